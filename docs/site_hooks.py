@@ -1,8 +1,9 @@
 """Hooks of the documentation site.
 
-Pages are written for a reader of the repository, with relative links such as ``../lab/research/noise.md`` or
-``../CONTRIBUTING.md``. On the site, the root of the repository and ``docs/`` are one folder. Linked files outside
-``docs/`` are added to the site, and links are rewritten to match.
+Pages are written for a reader of the repository, with relative links such as
+``../lab/research/noise.md`` or ``../CONTRIBUTING.md``. On the site, the root of the repository and
+``docs/`` are one folder. Linked files outside ``docs/`` are added to the site, and links are
+rewritten to match.
 """
 
 from __future__ import annotations
@@ -57,10 +58,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = _resolve(source, target)
         if not (ROOT / path).is_file():  # a folder without a page: its name alone
             return before[1:-2]
-        return f"{before}{posixpath.relpath(path.removeprefix('docs/'), posixpath.dirname(here) or '.')}{after}"
+        folder = posixpath.dirname(here) or "."
+        return f"{before}{posixpath.relpath(path.removeprefix('docs/'), folder)}{after}"
 
     parts = FENCE.split(markdown)
-    return "".join(LINK.sub(rewrite, part) if index % 2 == 0 else part for index, part in enumerate(parts))
+    return "".join(
+        LINK.sub(rewrite, part) if index % 2 == 0 else part for index, part in enumerate(parts)
+    )
 
 
 def _expanded(entry: Any) -> Any:
@@ -71,7 +75,10 @@ def _expanded(entry: Any) -> Any:
         return {title: _expanded(item) for title, item in entry.items()}
     if isinstance(entry, str) and entry.endswith("/"):
         folder = ROOT / "docs" / entry if (ROOT / "docs" / entry).is_dir() else ROOT / entry
-        names = sorted((path.name for path in folder.glob("*.md")), key=lambda name: (name != "README.md", name))
+        names = sorted(
+            (path.name for path in folder.glob("*.md")),
+            key=lambda name: (name != "README.md", name),
+        )
         return [entry + name for name in names]
     return entry
 

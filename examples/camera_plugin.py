@@ -1,6 +1,7 @@
 """A camera driver: random masks in front of a grey gradient.
 
-Register a driver in the pyproject.toml of its package, then select it with ``[camera] driver = "gradient"``::
+Register a driver in the pyproject.toml of its package, then select it with ``[camera] driver =
+"gradient"``::
 
     [project.entry-points."sci_stream.cameras"]
     gradient = "my_camera:GradientCamera"
@@ -20,7 +21,9 @@ from sci_stream.testing.cameras import CameraContract
 
 
 class Library:
-    """Stands for the maker's library: fills the same memory with each frame, and is silent once the camera is gone."""
+    """Stands for the maker's library: fills the same memory with each frame, and is silent once the
+    camera is gone.
+    """
 
     def __init__(self, image: np.ndarray, period_s: float) -> None:
         self._image, self._period_s = image, period_s
@@ -32,7 +35,9 @@ class Library:
         self._id, self._next_s = -1, time.monotonic() + self._period_s
 
     def wait(self, timeout_s: float) -> tuple[memoryview, int, int] | None:
-        """Return memory, frame id (16 bit) and time (µs, 32 bit) of the next frame; None after the timeout."""
+        """Return memory, frame id (16 bit) and time (µs, 32 bit) of the next frame; None after the
+        timeout.
+        """
         wait_s = self._next_s - time.monotonic()
         time.sleep(max(0.0, min(wait_s, timeout_s)))
         if wait_s > timeout_s or not self.plugged_in:
@@ -72,15 +77,22 @@ class GradientCamera:
             self._library = Library(image, self._options.period_s)
             self._delivered = self._time_us = 0
         return CameraCapabilities(
-            model="gradient", serial="1", height_px=size, width_px=size, pixel_format="Mono12", bit_depth=12,
-            n_frames=self._options.n_frames, frame_ids=FrameIds(first=0, last=65535), clock="camera",
+            model="gradient", serial="1", height_px=size, width_px=size, pixel_format="Mono12",
+            bit_depth=12,
+            n_frames=self._options.n_frames, frame_ids=FrameIds(first=0, last=65535),
+            clock="camera",
         )  # fmt: skip
 
     def calibration(self) -> Calibration | None:
-        """Return the masks. A real camera knows none and returns None: ``sci-stream calibrate`` measures them."""
+        """Return the masks.
+
+        A real camera knows none and returns None: ``sci-stream calibrate`` measures them.
+        """
         if self._library is None:
             raise RuntimeError("calibration() before open()")
-        return Calibration(self._phi, np.zeros_like(self._phi[0]), full_scale_dn=4000 / len(self._phi))
+        return Calibration(
+            self._phi, np.zeros_like(self._phi[0]), full_scale_dn=4000 / len(self._phi)
+        )
 
     def start(self) -> None:
         """Start at frame id 0, unless it delivers already."""
@@ -97,18 +109,25 @@ class GradientCamera:
         received = self._library.wait(timeout_s)
         if received is None:
             if time.monotonic() - self._heard_s > 1 + 5 * self._options.period_s:
-                raise CameraLost("The camera gradient delivers no frames", hint="Check its cable and power.")
+                raise CameraLost(
+                    "The camera gradient delivers no frames", hint="Check its cable and power."
+                )
             return None
         host_time_ns = time.time_ns()  # Unix time of receipt
         memory, frame_id, time_us = received
         size = self._options.size_px
         if len(memory) != 2 * size * size:
-            raise CameraError("A frame has another size", expected=f"{2 * size * size} bytes", got=len(memory))
+            raise CameraError(
+                "A frame has another size", expected=f"{2 * size * size} bytes", got=len(memory)
+            )
         self._heard_s = time.monotonic()
-        self._time_us += (time_us - self._time_us) % 2**32  # goes on where the camera's 32 bits begin again
+        self._time_us += (
+            time_us - self._time_us
+        ) % 2**32  # goes on where the camera's 32 bits begin again
         self._delivered += 1
         return CameraFrame(
-            counts=np.frombuffer(memory, np.uint16).reshape(size, size).copy(),  # the library uses its memory again
+            # the library uses its memory again
+            counts=np.frombuffer(memory, np.uint16).reshape(size, size).copy(),
             frame_id=frame_id, camera_time_ns=self._time_us * 1000, host_time_ns=host_time_ns,
         )  # fmt: skip
 

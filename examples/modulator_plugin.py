@@ -1,6 +1,7 @@
 """A mask modulator driver in 100 lines: one that only notes its calls.
 
-Register a driver in the pyproject.toml of its package, then select it with ``[modulator] driver = "noted"``::
+Register a driver in the pyproject.toml of its package, then select it with ``[modulator] driver =
+"noted"``::
 
     [project.entry-points."sci_stream.modulators"]
     noted = "my_package:NotedModulator"
@@ -22,7 +23,10 @@ from sci_stream.testing.modulators import ModulatorContract
 
 
 class NotedModulator:
-    """Satisfies `sci_stream.ports.MaskModulator`. A real one sends its commands where this one notes them."""
+    """Satisfies `sci_stream.ports.MaskModulator`.
+
+    A real one sends its commands where this one notes them.
+    """
 
     class Options(BaseModel):
         """``[modulator.options]`` of the rig."""
@@ -42,7 +46,9 @@ class NotedModulator:
     def open(self) -> ModulatorCapabilities:
         """Connect, once; return the capabilities for the timing plan."""
         size = (self._options.height_px, self._options.width_px)
-        self._capabilities = ModulatorCapabilities("noted", "1", *size, max_patterns=96, min_pattern_us=50.0)
+        self._capabilities = ModulatorCapabilities(
+            "noted", "1", *size, max_patterns=96, min_pattern_us=50.0
+        )
         return self._capabilities
 
     def load(self, patterns: np.ndarray) -> str:
@@ -73,7 +79,9 @@ class NotedModulator:
         self._running = False
 
     def hold(self, pattern: int | str | None) -> None:
-        """Show one pattern, for calibration: a mask by its number, "dark", "white", or none any more."""
+        """Show one pattern, for calibration: a mask by its number, "dark", "white", or none any
+        more.
+        """
         self._opened()
         self.stop()
         count = 0 if self._patterns is None else len(self._patterns)
@@ -82,12 +90,16 @@ class NotedModulator:
         self.notes.append(f"hold {pattern}")
 
     def advance(self, patterns: int) -> None:
-        """Let exposures begin later in the cycle: the picture has shown that they begin with another mask."""
+        """Let exposures begin later in the cycle: the picture has shown that they begin with
+        another mask.
+        """
         self._opened()
         self.notes.append(f"advance {patterns}")
 
     def counters(self) -> dict[str, int]:
-        """Return counts since open(); "restarts" and "underruns" make the rig load and start the device again."""
+        """Return counts since open(); "restarts" and "underruns" make the rig load and start the
+        device again.
+        """
         self._opened()
         return {"restarts": 0, "underruns": 0}
 

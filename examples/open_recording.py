@@ -23,8 +23,13 @@ def main(path: str, output: str) -> None:
         height, width = recording.video.shape[-2:]
         axes[3].plot(recording.video[:, :, height // 2, width // 2].ravel(), ".-")
         figure.savefig(output)
-        solved = recording.table[recording.table["iterations"] > 0]  # a dropped snapshot has a row, too
-        print(f"{recording.raw.shape[0]} snapshots, {solved['iterations'].mean():.1f} iterations on average")
+        solved = recording.table[
+            recording.table["iterations"] > 0
+        ]  # a dropped snapshot has a row, too
+        print(
+            f"{recording.raw.shape[0]} snapshots, {solved['iterations'].mean():.1f} iterations on "
+            "average"
+        )
 
 
 if __name__ == "__main__":

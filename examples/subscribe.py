@@ -12,9 +12,13 @@ import sci_stream
 
 
 def main(taps: str, count: str = "10") -> None:
-    """Print the shape and mean brightness of some reconstructions; a slow reader gets the newest ones."""
+    """Print the shape and mean brightness of some reconstructions; a slow reader gets the newest
+    ones.
+    """
     for reconstruction in itertools.islice(sci_stream.subscribe(taps, timeout_s=30.0), int(count)):
-        video = reconstruction.video  # (B, H, W), 0–1; a Bayer mosaic if reconstruction.bayer is set
+        video = (
+            reconstruction.video
+        )  # (B, H, W), 0–1; a Bayer mosaic if reconstruction.bayer is set
         print(f"snapshot {reconstruction.id.seq}: {video.shape}, mean {video.mean():.3f}")
 
 

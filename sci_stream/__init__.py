@@ -4,8 +4,8 @@ What other programs need is here::
 
     import sci_stream
 
-    result = sci_stream.reconstruct(y, masks)  # NumPy or torch: y (H, W) or (N, H, W), masks (B, H, W)
-    print(result.video.shape, result.report)
+    result = sci_stream.reconstruct(y, masks)  # NumPy or torch: y (H, W) or (N, H, W), masks (B, H,
+    W) print(result.video.shape, result.report)
 
     for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
         print(reconstruction.id.seq, reconstruction.video.shape)
@@ -52,12 +52,16 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# OpenCV reads these when it is imported. No sensor has as many pixels; a damaged header may declare any number.
+# OpenCV reads these when it is imported. No sensor has as many pixels; a damaged header may declare
+# any number.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(1 << 28))
-os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # the errors of this package name the file and the reason
+os.environ.setdefault(
+    "OPENCV_LOG_LEVEL", "SILENT"
+)  # the errors of this package name the file and the reason
 
 
-# Where each name is. Imported on demand: most of this package is used by processes that must not load torch for it.
+# Where each name is. Imported on demand: most of this package is used by processes that must not
+# load torch for it.
 _PLACES = {
     "DataWarning": ("sci_stream.tools.array_interface", "DataWarning"),
     "MaskMismatchWarning": ("sci_stream.tools.array_interface", "MaskMismatchWarning"),

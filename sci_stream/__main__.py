@@ -8,9 +8,11 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; `demo` prints a line before its libraries load, which takes seconds on a busy machine."""
-    # Imports create a hundred thousand objects that stay. With Python's threshold of 700, the search for garbage among
-    # them takes an eighth of the start of every process.
+    """Run the command line; `demo` prints a line before its libraries load, which takes seconds on
+    a busy machine.
+    """
+    # Imports create a hundred thousand objects that stay. With Python's threshold of 700, the
+    # search for garbage among them takes an eighth of the start of every process.
     gc.set_threshold(10_000)
     # At its end Python looks for garbage among all objects of all modules, with torch for 0.4 s.
     atexit.register(gc.freeze)

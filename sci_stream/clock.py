@@ -1,9 +1,11 @@
-"""Unix time that does not step while a process runs, for timestamps from which durations are computed.
+"""Unix time that does not step while a process runs, for timestamps from which durations are
+computed.
 
-The host's clock is stepped at boot, by an administrator or by a time service. A stage of a snapshot that contains a
-step would appear to take an hour, or a negative time. So each process reads the host's clock once and continues with
-the monotonic clock, which runs at the same rate (a time service slews both) and is never set. The difference between
-two processes after a step is measured as between hosts (`sci_stream.delivery.clock_offset`).
+The host's clock is stepped at boot, by an administrator or by a time service. A stage of a snapshot
+that contains a step would appear to take an hour, or a negative time. So each process reads the
+host's clock once and continues with the monotonic clock, which runs at the same rate (a time
+service slews both) and is never set. The difference between two processes after a step is measured
+as between hosts (`sci_stream.delivery.clock_offset`).
 """
 
 from __future__ import annotations

@@ -3,22 +3,23 @@
 ::
 
     SciStreamError
-    ├── InputError            invalid user input: correct it and start again             (exit status 2)
-    │   ├── ConfigError           the rig file, an option, an environment override
+    ├── InputError            invalid user input: correct it and start again             (exit
+    status 2) │   ├── ConfigError           the rig file, an option, an environment override
     │   ├── CalibrationError      a mask stack that is unusable or does not fit
     │   ├── FileFormatError       a file whose content does not fit its name or use
-    │   ├── DataError             snapshots or masks with a defect                           (exit status 7)
-    │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
-    ├── EnvironmentFault      a fault of the environment: camera, disk, device, network  (exit status 3)
-    │   ├── CameraError           the camera cannot be opened, configured or read
+    │   ├── DataError             snapshots or masks with a defect                           (exit
+    status 7) │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
+    ├── EnvironmentFault      a fault of the environment: camera, disk, device, network  (exit
+    status 3) │   ├── CameraError           the camera cannot be opened, configured or read
     │   │   └── CameraLost            the connection was lost; reopening may work
     │   ├── DeviceError           the compute device is missing or out of memory
     │   │   ├── DeviceMemoryError     out of memory; less work at a time may fit
     │   │   └── CaptureError          a CUDA graph could not be captured; the process has to end
     │   ├── StorageError          the disk is full, gone or not writable
     │   └── TransportError        an address is in use, unreachable or not allowed
-    ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal to a node
-    └── LedgerError           the ledger of a run does not balance                       (exit status 4)
+    ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal
+    to a node └── LedgerError           the ledger of a run does not balance
+    (exit status 4)
 
 Programming errors are none of these: they remain ``ValueError`` or ``TypeError``, with a traceback.
 """
@@ -46,7 +47,9 @@ class SciStreamError(Exception):
 
     exit_status = 1
 
-    def __init__(self, what: str, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, expected: object = None, got: object = None, hint: str | None = None
+    ) -> None:
         self.what = what
         self.expected = expected
         self.got = got
@@ -120,11 +123,16 @@ class DeviceMemoryError(DeviceError):
 
 
 class CaptureError(DeviceError):
-    """A CUDA graph could not be captured: this process can no longer use the device, and another one may, without."""
+    """A CUDA graph could not be captured: this process can no longer use the device, and another
+    one may, without.
+    """
 
 
 class DeviceLostError(DeviceError):
-    """The solver is lost to this process: its device fails everything, or it hangs. A new process may work."""
+    """The solver is lost to this process: its device fails everything, or it hangs.
+
+    A new process may work.
+    """
 
     exit_status = 6  # not that of a missing device, which a restart would not change
 
@@ -143,11 +151,18 @@ class WireError(SciStreamError):
     Parameters
     ----------
     reason
-        A short machine-readable word (``"truncated"``, ``"version"``, ``"crc"``, …) under which nodes count it.
+        A short machine-readable word (``"truncated"``, ``"version"``, ``"crc"``, …) under which
+        nodes count it.
     """
 
     def __init__(
-        self, reason: str, what: str, *, expected: object = None, got: object = None, hint: str | None = None
+        self,
+        reason: str,
+        what: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
     ) -> None:
         super().__init__(what, expected=expected, got=got, hint=hint)
         self.reason = reason
@@ -160,11 +175,14 @@ class LedgerError(SciStreamError):
 
 
 def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
-    """Return the error that explains the failed import of torch, on which whole modules depend; None for any other."""
+    """Return the error that explains the failed import of torch, on which whole modules depend;
+    None for any other.
+    """
     if (error.name or "").partition(".")[0] != "torch":
         return None
     return ConfigError(
-        "The library torch is not installed on this machine: it can acquire, record and export, but not reconstruct",
+        "The library torch is not installed on this machine: it can acquire, record and export, "
+        "but not reconstruct",
         hint='Install it: pip install "sci-stream[reconstruct]"',
     )
 
@@ -172,7 +190,8 @@ def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
 def require_optional(module: str, extra: str, what: str, package: str = "sci-stream") -> ModuleType:
     """Import an optional library.
 
-    ``extra`` of ``package``, ``""`` for none, installs it; ``what`` needs it, and begins the message.
+    ``extra`` of ``package``, ``""`` for none, installs it; ``what`` needs it, and begins the
+    message.
 
     Raises
     ------

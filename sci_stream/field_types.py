@@ -1,7 +1,7 @@
 """Types of the fields of values that travel between nodes, with their bounds.
 
-A field is declared once, as in ``seq: Seq``: `sci_stream.wire` checks it on both sides, and the tables of docs/wire.md
-name its type.
+A field is declared once, as in ``seq: Seq``: `sci_stream.wire` checks it on both sides, and the
+tables of docs/wire.md name its type.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CHUNK_NAME = r"[^/\x00-\x1f\x7f]+"
 class FieldType:
     """Metadata of a field that is sent.
 
-    ``name`` of its type in docs/wire.md; ``valid`` describes its valid values in errors; ``schema`` checks them, that
-    of the annotated type if None; ``send`` converts a value before it is sent.
+    ``name`` of its type in docs/wire.md; ``valid`` describes its valid values in errors; ``schema``
+    checks them, that of the annotated type if None; ``send`` converts a value before it is sent.
     """
 
     name: str
@@ -38,17 +38,23 @@ class FieldType:
     schema: CoreSchema | None = None
     send: Callable[[Any], Any] | None = None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         """Return the schema, with `valid` as its error message."""
         schema = handler(source) if self.schema is None else self.schema
         if not self.valid:
             return schema
-        return core_schema.custom_error_schema(schema, custom_error_type="field", custom_error_message=self.valid)
+        return core_schema.custom_error_schema(
+            schema, custom_error_type="field", custom_error_message=self.valid
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Metadata of an array that is sent as a payload: dtypes, number of dimensions, and whether it may be None."""
+    """Metadata of an array that is sent as a payload: dtypes, number of dimensions, and whether it
+    may be None.
+    """
 
     dtypes: tuple[str, ...]
     ndim: int
@@ -58,28 +64,40 @@ class Payload:
 def integer(low: int, high: int, name: str = "") -> FieldType:
     """Return the type of integers between two bounds, inclusive; booleans are refused."""
     schema = core_schema.int_schema(ge=low, le=high, strict=True)
-    return FieldType(name or f"integer, {low} to {high}", f"an integer from {low} to {high}", schema)
+    return FieldType(
+        name or f"integer, {low} to {high}", f"an integer from {low} to {high}", schema
+    )
 
 
 def number(low: float | None = None, high: float | None = None) -> FieldType:
-    """Return the type of finite numbers; integers are accepted, since packers of some languages write 1.0 as 1."""
+    """Return the type of finite numbers; integers are accepted, since packers of some languages
+    write 1.0 as 1.
+    """
     schema = core_schema.float_schema(ge=low, le=high, strict=True, allow_inf_nan=False)
     bounds = "" if low is None else f" ≥ {low:g}" if high is None else f", {low:g} to {high:g}"
     return FieldType(f"number{bounds}", f"a finite number{bounds}", schema)
 
 
-def text(size: int, name: str = "", pattern: str = _WITHOUT_NUL, noun: str = "a string") -> FieldType:
+def text(
+    size: int, name: str = "", pattern: str = _WITHOUT_NUL, noun: str = "a string"
+) -> FieldType:
     """Return the type of strings of bounded length that match a pattern."""
     schema = core_schema.str_schema(max_length=size, pattern=f"^(?:{pattern})$", strict=True)
     return FieldType(
-        name or f"string, ≤ {size} characters", f"{noun} of at most {size} characters, without NUL", schema
+        name or f"string, ≤ {size} characters",
+        f"{noun} of at most {size} characters, without NUL",
+        schema,
     )
 
 
 def prose(size: int, name: str = "") -> FieldType:
-    """Return the type of texts for people: they are cut to length when they are sent, not refused."""
+    """Return the type of texts for people: they are cut to length when they are sent,
+    not refused.
+    """
     checked = text(size)
-    return FieldType(name or f"prose({size})", checked.valid, checked.schema, lambda value: _cut(value, size))
+    return FieldType(
+        name or f"prose({size})", checked.valid, checked.schema, lambda value: _cut(value, size)
+    )
 
 
 def _cut(value: str, size: int) -> str:
@@ -95,23 +113,37 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _cut_values(values: Mapping[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
-    return {key: _cut(value, MAX_TEXT) if isinstance(value, str) else value for key, value in values.items()}
+def _cut_values(
+    values: Mapping[str, bool | int | float | str],
+) -> dict[str, bool | int | float | str]:
+    return {
+        key: _cut(value, MAX_TEXT) if isinstance(value, str) else value
+        for key, value in values.items()
+    }
 
 
-def _finite_values(values: Mapping[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+def _finite_values(
+    values: Mapping[str, bool | int | float | str],
+) -> dict[str, bool | int | float | str]:
     """Leave out infinite and unknown numbers: an unknown rate must not prevent a heartbeat."""
-    return _cut_values({key: v for key, v in values.items() if not isinstance(v, float) or math.isfinite(v)})
+    return _cut_values(
+        {key: v for key, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
+    )
 
 
 def _with_chunk_names(values: Mapping[str, V]) -> dict[str, V]:
     """Leave out chunk data whose names are invalid, which must not prevent the frame."""
-    return {key: value for key, value in values.items() if len(key) <= 64 and re.fullmatch(_CHUNK_NAME, key)}
+    return {
+        key: value
+        for key, value in values.items()
+        if len(key) <= 64 and re.fullmatch(_CHUNK_NAME, key)
+    }
 
 
 Count = Annotated[int, integer(0, 2**63 - 1, "count")]
 SmallCount = Annotated[int, integer(0, 2**31 - 1, "small")]
-# Numbers of snapshots: a million per second for nine years. Sums of a few stay exact as floats and as 64-bit integers.
+# Numbers of snapshots: a million per second for nine years. Sums of a few stay exact as floats and
+# as 64-bit integers.
 Seq = Annotated[int, integer(0, 2**48 - 1, "seq")]
 Dim = Annotated[int, integer(1, MAX_DIM, "dim")]
 BitDepth = Annotated[int, integer(1, 64)]
@@ -121,14 +153,24 @@ NonNegative = Annotated[float, number(0)]
 Fraction = Annotated[float, number(0, 1)]
 Measured = Annotated[
     float | None,
-    FieldType("number?", "a finite number or nil", core_schema.nullable_schema(number().schema or {}), finite_or_none),
+    FieldType(
+        "number?",
+        "a finite number or nil",
+        core_schema.nullable_schema(number().schema or {}),
+        finite_or_none,
+    ),
 ]
 """A number that may be unknown; infinity and NaN are sent as nil."""
 
-# Names become files, folders and socket identities: no separators, no leading dot, no shell characters.
-Name = Annotated[str, text(96, "name", r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")]
+# Names become files, folders and socket identities: no separators, no leading dot, no shell
+# characters.
+Name = Annotated[
+    str, text(96, "name", r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
+]
 Word = Annotated[str, text(64, "word", r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")]
-OptionalWord = Annotated[str, text(64, 'word or `""`', r"|[a-z][a-z0-9_]*", "a word of small letters, digits and _")]
+OptionalWord = Annotated[
+    str, text(64, 'word or `""`', r"|[a-z][a-z0-9_]*", "a word of small letters, digits and _")
+]
 # Cameras, drivers and devices choose their own labels: too long ones are cut, not refused.
 Label = Annotated[str, prose(256, "label")]
 Sentence = Annotated[str, prose(1024)]
@@ -145,7 +187,9 @@ StatusValue = Annotated[
                 core_schema.bool_schema(strict=True),
                 core_schema.int_schema(ge=-(2**63), le=2**63 - 1, strict=True),
                 core_schema.float_schema(strict=True, allow_inf_nan=False),
-                core_schema.str_schema(max_length=MAX_TEXT, pattern=f"^{_WITHOUT_NUL}$", strict=True),
+                core_schema.str_schema(
+                    max_length=MAX_TEXT, pattern=f"^{_WITHOUT_NUL}$", strict=True
+                ),
             ]
         ),
     ),
@@ -154,9 +198,15 @@ _Key = Annotated[str, text(64)]
 # Chunk values become columns of the recording, so their names must be names in HDF5.
 _ChunkName = Annotated[str, text(64, "", _CHUNK_NAME, "a name without / and control characters,")]
 
-Versions = Annotated[dict[_Key, Annotated[str, text(128)]], Field(max_length=64), FieldType("versions", send=dict)]
-Status = Annotated[Mapping[_Key, StatusValue], Field(max_length=128), FieldType("status", send=_finite_values)]
-Parameters = Annotated[Mapping[_Key, StatusValue], Field(max_length=16), FieldType("parameters", send=_cut_values)]
+Versions = Annotated[
+    dict[_Key, Annotated[str, text(128)]], Field(max_length=64), FieldType("versions", send=dict)
+]
+Status = Annotated[
+    Mapping[_Key, StatusValue], Field(max_length=128), FieldType("status", send=_finite_values)
+]
+Parameters = Annotated[
+    Mapping[_Key, StatusValue], Field(max_length=16), FieldType("parameters", send=_cut_values)
+]
 Chunks = Annotated[
     dict[_ChunkName, StatusValue],
     Field(max_length=MAX_CHUNKS),
@@ -165,5 +215,10 @@ Chunks = Annotated[
 Units = Annotated[
     dict[_ChunkName, Annotated[str, text(64)]],
     Field(max_length=MAX_CHUNKS),
-    FieldType("units", send=lambda units: {name: _cut(unit, 64) for name, unit in _with_chunk_names(units).items()}),
+    FieldType(
+        "units",
+        send=lambda units: {
+            name: _cut(unit, 64) for name, unit in _with_chunk_names(units).items()
+        },
+    ),
 ]

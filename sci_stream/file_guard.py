@@ -1,7 +1,9 @@
-"""The guard around all readers of files, which may be damaged, of another kind, or malicious; and around writers.
+"""The guard around all readers of files, which may be damaged, of another kind, or malicious; and
+around writers.
 
-A reader first checks the sizes that a file declares (`require_regular`, `require_memory`, `require_ratio`), since
-libraries allocate as much, and then reads within `reading`, since they raise any exception on damaged content.
+A reader first checks the sizes that a file declares (`require_regular`, `require_memory`,
+`require_ratio`), since libraries allocate as much, and then reads within `reading`, since they
+raise any exception on damaged content.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from sci_stream.errors import FileFormatError, InputError, SciStreamError, Stora
 
 # A file must not claim more of the memory than leaves the rest of the rig running.
 _MEMORY_FRACTION = 0.5
-# Images compress to a tenth at best, and LZ4 to a 255th at most: a file that declares more than this many times its
-# stored bytes is empty or a bomb (deflate reaches 1032 on zeros).
+# Images compress to a tenth at best, and LZ4 to a 255th at most: a file that declares more than
+# this many times its stored bytes is empty or a bomb (deflate reaches 1032 on zeros).
 _MAX_EXPANSION = 300
 SMALL_BYTES = 64 << 20
 """Below this size, a file is not refused for the size that it declares."""
@@ -28,9 +30,14 @@ SMALL_BYTES = 64 << 20
 
 @contextlib.contextmanager
 def reading(
-    path: Path | str, what: str, *, error: type[InputError] = FileFormatError, hint: str | None = None
+    path: Path | str,
+    what: str,
+    *,
+    error: type[InputError] = FileFormatError,
+    hint: str | None = None,
 ) -> Iterator[None]:
-    """Convert any exception of a library on the content of a file to one ``error`` that names the file.
+    """Convert any exception of a library on the content of a file to one ``error`` that names the
+    file.
 
     ``what`` is its kind, for the message: ``"a recording"``; ``hint`` the advice.
     """
@@ -39,8 +46,12 @@ def reading(
     except SciStreamError as cause:
         if isinstance(cause, error) or not isinstance(cause, FileFormatError):
             raise
-        raise error(cause.what, expected=cause.expected, got=cause.got, hint=hint or cause.hint) from cause
-    except Exception as cause:  # parsers of damaged data raise RuntimeError, AttributeError, struct.error, …
+        raise error(
+            cause.what, expected=cause.expected, got=cause.got, hint=hint or cause.hint
+        ) from cause
+    except (
+        Exception
+    ) as cause:  # parsers of damaged data raise RuntimeError, AttributeError, struct.error, …
         raise error(
             f"{path} cannot be read as {what}",
             expected=f"{what}, undamaged",
@@ -51,7 +62,9 @@ def reading(
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Convert an error of the system while a file is written to a `StorageError` that names the file."""
+    """Convert an error of the system while a file is written to a `StorageError` that names the
+    file.
+    """
     try:
         yield
     except OSError as error:
@@ -84,26 +97,39 @@ def require_regular(path: Path, what: str, *, error: type[InputError] = FileForm
             + ("; `sci-stream calibrate` makes one." if noun == "calibration" else "."),
         ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise error(f"{path} cannot be read as {what}", expected="a regular file", got=_kind_of(status.st_mode))
+        raise error(
+            f"{path} cannot be read as {what}",
+            expected="a regular file",
+            got=_kind_of(status.st_mode),
+        )
     return status.st_size
 
 
-def read_small(path: Path, what: str, max_bytes: int, *, error: type[InputError] = FileFormatError) -> bytes:
+def read_small(
+    path: Path, what: str, max_bytes: int, *, error: type[InputError] = FileFormatError
+) -> bytes:
     """Return the content of a regular file of limited size.
 
     Raises `FileFormatError` if it is missing, not a regular file, too large, or cannot be read.
     """
     size = require_regular(path, what, error=error)
     if size > max_bytes:
-        raise error(f"{path} cannot be read as {what}", expected=f"at most {max_bytes} bytes", got=f"{size} bytes")
+        raise error(
+            f"{path} cannot be read as {what}",
+            expected=f"at most {max_bytes} bytes",
+            got=f"{size} bytes",
+        )
     with reading(path, what, error=error), path.open("rb") as file:
         return file.read(size)
 
 
-def require_memory(n_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
+def require_memory(
+    n_bytes: int, where: object, *, error: type[InputError] = FileFormatError
+) -> None:
     """Refuse to read more than fits into a part of this machine's memory.
 
-    Raises `FileFormatError` if it does not fit; ``where`` names the file or the part of it that declares this size.
+    Raises `FileFormatError` if it does not fit; ``where`` names the file or the part of it that
+    declares this size.
     """
     most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _MEMORY_FRACTION)
     if n_bytes > most:
@@ -114,7 +140,9 @@ def require_memory(n_bytes: int, where: object, *, error: type[InputError] = Fil
         )
 
 
-def require_ratio(n_bytes: int, stored_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
+def require_ratio(
+    n_bytes: int, stored_bytes: int, where: object, *, error: type[InputError] = FileFormatError
+) -> None:
     """Refuse content that declares far more than is stored of it.
 
     Raises `FileFormatError` if ``n_bytes`` of images could not be stored in ``stored_bytes``.
@@ -133,7 +161,9 @@ def _kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-def check_output(out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()) -> None:
+def check_output(
+    out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()
+) -> None:
     """Check that ``out`` can be written. Raises as `complete_output`."""
     if out.exists() and not replace:
         raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
@@ -141,18 +171,26 @@ def check_output(out: Path, *, replace: bool, folder: str = "", sources: Iterabl
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise StorageError(f"{out} is a source of this output", hint="Choose another name.")
-    if out.is_dir() and not (folder and all(re.fullmatch(folder, path.name) for path in out.iterdir())):
-        raise StorageError(f"{out} is a folder, no earlier output of its kind", hint="Use another name, or remove it.")
+    if out.is_dir() and not (
+        folder and all(re.fullmatch(folder, path.name) for path in out.iterdir())
+    ):
+        raise StorageError(
+            f"{out} is a folder, no earlier output of its kind",
+            hint="Use another name, or remove it.",
+        )
 
 
 @contextmanager
-def complete_output(out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()) -> Iterator[Path]:
-    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
+def complete_output(
+    out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()
+) -> Iterator[Path]:
+    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an
+    error.
 
     ``folder`` matches the names in an output that is a folder: only a folder of these is replaced.
 
-    Raises `StorageError` if ``out`` exists and is not to be replaced, is one of its ``sources`` or another folder, its
-    folder does not exist, or it cannot be written.
+    Raises `StorageError` if ``out`` exists and is not to be replaced, is one of its ``sources`` or
+    another folder, its folder does not exist, or it cannot be written.
     """
     check_output(out, replace=replace, folder=folder, sources=sources)
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -163,7 +201,11 @@ def complete_output(out: Path, *, replace: bool, folder: str = "", sources: Iter
             check_output(out, replace=replace, folder=folder)
             _remove(out)
         partial.replace(out)
-    except (StorageError, OSError, RuntimeError) as error:  # h5py raises the last two on a full disk
+    except (
+        StorageError,
+        OSError,
+        RuntimeError,
+    ) as error:  # h5py raises the last two on a full disk
         # Name the requested path in the error, not the temporary one.
         got = error.got if isinstance(error, StorageError) else getattr(error, "strerror", None)
         raise StorageError(f"{out} cannot be written", got=got or error) from error

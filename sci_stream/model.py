@@ -1,4 +1,7 @@
-"""Values exchanged between the components: frames, snapshots, reconstructions. Frozen, without input or output."""
+"""Values exchanged between the components: frames, snapshots, reconstructions.
+
+Frozen, without input or output.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,15 @@ class BayerPhase(enum.StrEnum):
 
 
 class Policy(enum.StrEnum):
-    """Behaviour under overload, when reconstruction is slower than the camera, which cannot be paused."""
+    """Behaviour under overload, when reconstruction is slower than the camera, which cannot be
+    paused.
+    """
 
     LIVE = "live"
     """Drop and count the oldest queued snapshot: the live view stays recent."""
     RECORD = "record"
-    """Record every raw snapshot first; those beyond capacity are reconstructed later from the recording."""
+    """Record every raw snapshot first; those beyond capacity are reconstructed later from the
+    recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ class FrameIds:
     def missed(self, previous: int, current: int) -> int:
         """Return the number of ids strictly between two received ones; −1 for a repeated id.
 
-        On wrap-around the shorter distance counts: an id behind by less than half the range is a repetition (−1), not a
-        loss of nearly all frames.
+        On wrap-around the shorter distance counts: an id behind by less than half the range is a
+        repetition (−1), not a loss of nearly all frames.
         """
         if self.last is None:
             return current - previous - 1 if current > previous else -1
@@ -80,11 +86,13 @@ class FrameIds:
 class CameraCapabilities:
     """Properties of an open camera and its frames.
 
-    ``height_px`` and ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of the
-    sensor's format; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal frame period if
-    known. A ``finite`` camera ends by itself; one with ``has_truth`` also delivers the true video. ``chunks`` gives the
-    units of the numbers that come with each frame (`CameraFrame.chunks`), by name. ``distortions`` are settings that
-    break y = Φx, such as gamma and automatic gain: each a sentence with its value, its effect and the remedy.
+    ``height_px`` and ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam
+    (PFNC) name of the sensor's format; ``clock`` names the clock of camera timestamps;
+    ``frame_period_ns`` is the nominal frame period if known. A ``finite`` camera ends by itself;
+    one with ``has_truth`` also delivers the true video. ``chunks`` gives the units of the numbers
+    that come with each frame (`CameraFrame.chunks`), by name. ``distortions`` are settings that
+    break y = Φx, such as gamma and automatic gain: each a sentence with its value, its effect and
+    the remedy.
     """
 
     model: str
@@ -119,7 +127,8 @@ class CameraFrame:
     host_time_ns
         Unix time at which the host received the frame.
     truth
-        (B, H, W) uint8 (255 = 1.0) or float (0–1): the true video behind this frame, from cameras that know it.
+        (B, H, W) uint8 (255 = 1.0) or float (0–1): the true video behind this frame, from cameras
+        that know it.
     chunks
         GenICam chunk data of the frame, by name: exposure time, gain, line states, ….
     """
@@ -134,9 +143,11 @@ class CameraFrame:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """Identity of a snapshot: ``seq`` counts from 0 within a ``series`` and is never repeated in it.
+    """Identity of a snapshot: ``seq`` counts from 0 within a ``series`` and is never repeated in
+    it.
 
-    ``epoch`` counts the camera's (re)starts within the series: frame ids and timestamps compare only within one epoch.
+    ``epoch`` counts the camera's (re)starts within the series: frame ids and timestamps compare
+    only within one epoch.
     """
 
     series: Name
@@ -146,12 +157,14 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with everything needed to reconstruct and account for it.
+    """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with everything needed to reconstruct and
+    account for it.
 
-    ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames lost by the camera between the preceding
-    snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog`` snapshots queued behind this one when it was
-    dispatched; ``period_ns`` time budget of one reconstruct node per snapshot (camera period × nodes), 0 if unknown;
-    ``redelivered`` number of earlier deliveries; ``chunks`` as in `CameraFrame`.
+    ``counts`` (H, W) uint8, uint16 or float32 DN; ``dropped_before`` frames lost by the camera
+    between the preceding snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog``
+    snapshots queued behind this one when it was dispatched; ``period_ns`` time budget of one
+    reconstruct node per snapshot (camera period × nodes), 0 if unknown; ``redelivered`` number of
+    earlier deliveries; ``chunks`` as in `CameraFrame`.
     """
 
     id: SnapshotId
@@ -189,9 +202,9 @@ class StageTimes:
 class Reconstruction:
     """The B video frames recovered from one snapshot.
 
-    ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic if ``bayer`` is set (the sink demosaics);
-    ``counts`` the coded snapshot, so that a sink needs no second stream to show or record it; ``picture`` that of an
-    analysis, (H, W, 3) RGB; ``node`` and ``device`` the origin.
+    ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic if ``bayer`` is set (the
+    sink demosaics); ``counts`` the coded snapshot, so that a sink needs no second stream to show or
+    record it; ``picture`` that of an analysis, (H, W, 3) RGB; ``node`` and ``device`` the origin.
     """
 
     id: SnapshotId
@@ -215,8 +228,8 @@ class Reconstruction:
 class SeriesInfo:
     """Description of a series, known when it starts; recorded with it.
 
-    ``chunks`` gives the units of the numbers that the camera adds to each frame, by name; ``distortions`` its settings
-    that break y = Φx, as in `CameraCapabilities`.
+    ``chunks`` gives the units of the numbers that the camera adds to each frame, by name;
+    ``distortions`` its settings that break y = Φx, as in `CameraCapabilities`.
     """
 
     series: Name
@@ -248,10 +261,11 @@ class SeriesInfo:
 class Feature:
     """A feature of a camera, as described by its driver.
 
-    ``kind`` is integer, float, boolean, enumeration, string, register or command; ``access`` RO, WO, RW, or NA if not
-    available now; ``minimum``, ``maximum``, ``step`` are None if there are none; ``choices`` are the values that an
-    enumeration can take now; ``category`` is its place in the camera's feature tree, with slashes; ``visibility`` is
-    the GenICam level of its audience: Beginner, Expert, Guru or Invisible.
+    ``kind`` is integer, float, boolean, enumeration, string, register or command; ``access`` RO,
+    WO, RW, or NA if not available now; ``minimum``, ``maximum``, ``step`` are None if there are
+    none; ``choices`` are the values that an enumeration can take now; ``category`` is its place in
+    the camera's feature tree, with slashes; ``visibility`` is the GenICam level of its audience:
+    Beginner, Expert, Guru or Invisible.
     """
 
     name: str
@@ -272,8 +286,9 @@ class Feature:
 class Inspection:
     """The features of a camera, in its own order, and driver options.
 
-    ``suggested`` are a good start for a rig: they select the camera, and set its best format and all that spoils a
-    measurement. ``trigger`` is an example with a line that the camera has, None without.
+    ``suggested`` are a good start for a rig: they select the camera, and set its best format and
+    all that spoils a measurement. ``trigger`` is an example with a line that the camera has, None
+    without.
     """
 
     features: tuple[Feature, ...]
@@ -283,7 +298,9 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class FoundCamera:
-    """A camera on the system; ``access`` is its availability in a word, ``options`` select exactly this camera."""
+    """A camera on the system; ``access`` is its availability in a word, ``options`` select exactly
+    this camera.
+    """
 
     id: str
     vendor: str
@@ -306,7 +323,9 @@ class FoundInterface:
 
 @dataclass(frozen=True, slots=True)
 class FoundProducer:
-    """The software through which a driver reaches cameras; ``problem`` describes its fault, if any."""
+    """The software through which a driver reaches cameras; ``problem`` describes its fault,
+    if any.
+    """
 
     path: str
     name: str

@@ -16,18 +16,22 @@ Value = bool | int | float | str
 """Value of a parameter. It is sent and recorded unchanged."""
 
 Changes = Mapping[str, object]
-"""Requested values by parameter name, not yet checked: `checked_changes` returns them as `Value`."""
+"""Requested values by parameter name, not yet checked: `checked_changes` returns them as
+`Value`."""
 
 Kind = Literal["flag", "integer", "number", "choice"]
 
-# Prefix of the keys under which a reconstruct node's status lists its solver settings, which the sink records.
+# Prefix of the keys under which a reconstruct node's status lists its solver settings, which the
+# sink records.
 SOLVER_KEY: Final = "solver."
-# Prefix of the keys under which a node's status declares its parameters, each as `Parameter.to_text`.
+# Prefix of the keys under which a node's status declares its parameters, each as
+# `Parameter.to_text`.
 SET_KEY: Final = "set."
 # Key under which a node's status lists its actions, separated by blanks.
 ACTIONS_KEY: Final = "actions"
 
-# Parameters per request. A request is validated and applied as a whole, so this bounds the work of one message.
+# Parameters per request. A request is validated and applied as a whole, so this bounds the work of
+# one message.
 MAX_CHANGES: Final = 16
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
@@ -99,7 +103,11 @@ class Parameter:
         if self.kind == "flag":
             return "true or false"
         if self.kind == "choice":
-            return " or ".join(self.choices) if len(self.choices) < 3 else "one of " + ", ".join(self.choices)
+            return (
+                " or ".join(self.choices)
+                if len(self.choices) < 3
+                else "one of " + ", ".join(self.choices)
+            )
         noun = "an integer" if self.kind == "integer" else "a number"
         if self.low is not None and self.high is not None:
             return f"{noun} from {self.low:.10g} to {self.high:.10g}"
@@ -126,13 +134,18 @@ class Parameter:
                 if value == int(value):
                     return int(value)
         hint = did_you_mean(value, self.choices) if isinstance(value, str) else None
-        raise InputError(f"{self.name} cannot be set to that", expected=self.range, got=_shown(value), hint=hint)
+        raise InputError(
+            f"{self.name} cannot be set to that", expected=self.range, got=_shown(value), hint=hint
+        )
 
     def _holds(self, value: float) -> bool:
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
 
     def parsed(self, text: str) -> Value:
-        """Parse a value of the command line: ``12``, ``0.5``, ``on``, ``tv``. Raises as `checked`."""
+        """Parse a value of the command line: ``12``, ``0.5``, ``on``, ``tv``.
+
+        Raises as `checked`.
+        """
         value: object = text
         if self.kind == "flag":
             value = _WORDS.get(text.lower(), text)
@@ -148,11 +161,15 @@ class Parameter:
         return {**asdict(self), "choices": list(self.choices), "range": self.range}
 
     def to_text(self) -> str:
-        """Return the parameter as JSON for a status entry, without its description if that would not fit."""
+        """Return the parameter as JSON for a status entry, without its description if that would
+        not fit.
+        """
         plain = {key: value for key, value in asdict(self).items() if value not in (None, (), "")}
         text = json.dumps(plain, separators=(",", ":"))
         if len(text) > _MAX_TEXT:
-            text = json.dumps({key: plain[key] for key in plain if key != "description"}, separators=(",", ":"))
+            text = json.dumps(
+                {key: plain[key] for key in plain if key != "description"}, separators=(",", ":")
+            )
         return text
 
 
@@ -160,7 +177,9 @@ _PARAMETER = TypeAdapter(Parameter)
 
 
 def parameter_of(values: object) -> Parameter | None:
-    """Parse a parameter of another node, the text of `to_text` or the values of `as_dict`; None if it is invalid."""
+    """Parse a parameter of another node, the text of `to_text` or the values of `as_dict`; None if
+    it is invalid.
+    """
     try:
         parse = _PARAMETER.validate_json if isinstance(values, str) else _PARAMETER.validate_python
         parameter = parse(values)  # type: ignore[arg-type] # both take the values that come to them
@@ -185,13 +204,17 @@ def is_declaration(key: str) -> bool:
 
 def declarations(status: Mapping[str, Value]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
-    texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
+    texts = [
+        value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)
+    ]
     parameters = [parameter for text in texts if (parameter := parameter_of(text)) is not None]
     actions = status.get(ACTIONS_KEY, "")
     return parameters, actions.split() if isinstance(actions, str) else []
 
 
-def checked_changes(parameters: Iterable[Parameter], changes: Changes, whose: str) -> dict[str, Value]:
+def checked_changes(
+    parameters: Iterable[Parameter], changes: Changes, whose: str
+) -> dict[str, Value]:
     """Return changes with known names and valid values.
 
     Raises
@@ -205,9 +228,15 @@ def checked_changes(parameters: Iterable[Parameter], changes: Changes, whose: st
     out = {}
     for name, value in changes.items():
         if name not in known:
-            expected = f"one of {', '.join(known)}" if known else "no parameter: nothing can be set on it now"
+            expected = (
+                f"one of {', '.join(known)}"
+                if known
+                else "no parameter: nothing can be set on it now"
+            )
             raise InputError(
-                f"{whose} has no parameter {_shown(name)}", expected=expected, hint=did_you_mean(name, known)
+                f"{whose} has no parameter {_shown(name)}",
+                expected=expected,
+                hint=did_you_mean(name, known),
             )
         out[name] = known[name].checked(value)
     return out

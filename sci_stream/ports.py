@@ -1,7 +1,8 @@
-"""The extension points of the instrument on one screen: camera, mask modulator and denoiser as protocols.
+"""The extension points of the instrument on one screen: camera, mask modulator and denoiser as
+protocols.
 
-They are structural: a camera class need not import anything from here, so a driver package depends on ``sci_stream``
-only for the value types.
+They are structural: a camera class need not import anything from here, so a driver package depends
+on ``sci_stream`` only for the value types.
 """
 
 from __future__ import annotations
@@ -21,28 +22,35 @@ if TYPE_CHECKING:
         FoundProducer,
         Inspection,
     )
-    from sci_stream.modulation.timing import CameraTiming, CameraTrigger, MaskTiming, ModulatorCapabilities
+    from sci_stream.modulation.timing import (
+        CameraTiming,
+        CameraTrigger,
+        MaskTiming,
+        ModulatorCapabilities,
+    )
     from sci_stream.optics.calibration import Calibration
     from sci_stream.parameters import Parameter, Value
 
 
 Pattern = int | Literal["dark", "white"]
-"""A calibration pattern of a mask modulator: mask 0 to B − 1, all elements closed, or all elements open."""
+"""A calibration pattern of a mask modulator: mask 0 to B − 1, all elements closed, or all elements
+open."""
 
 
 @runtime_checkable
 class Camera(Protocol):
     """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``.
 
-    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state; `open` of an open
-    camera and `start` of a started one change nothing. `sci_stream.testing.cameras` tests these rules.
+    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state;
+    `open` of an open camera and `start` of a started one change nothing.
+    `sci_stream.testing.cameras` tests these rules.
     """
 
     def open(self) -> CameraCapabilities:
         """Connect, configure, and return the capabilities.
 
-        Raises `CameraError` or an `InputError`, which end the run. While a lost camera is reopened, a `CameraError` is
-        a reason to try again; there is no need to raise `CameraLost` here.
+        Raises `CameraError` or an `InputError`, which end the run. While a lost camera is reopened,
+        a `CameraError` is a reason to try again; there is no need to raise `CameraLost` here.
         """
         ...
 
@@ -60,22 +68,24 @@ class Camera(Protocol):
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, or None after the timeout.
 
-        Raises `CameraLost` if reopening may help: the camera is reopened, for hours if need be, and a new epoch begins.
-        Any other `CameraError` ends the run. Ids that have gone back without a wrap of `FrameIds` are a lost camera
-        too: frames missed in between cannot be counted.
+        Raises `CameraLost` if reopening may help: the camera is reopened, for hours if need be, and
+        a new epoch begins. Any other `CameraError` ends the run. Ids that have gone back without a
+        wrap of `FrameIds` are a lost camera too: frames missed in between cannot be counted.
         """
         ...
 
     @property
     def exhausted(self) -> bool:
-        """True once a finite camera has delivered its last frame: `read` returns None from then on."""
+        """True once a finite camera has delivered its last frame:
+        `read` returns None from then on.
+        """
         ...
 
     def counters(self) -> Mapping[str, int]:
         """Return the driver's counters since `open`, by name.
 
-        ``delivered``, the frames that `read` returned, is required; others are the driver's (``incomplete``,
-        ``timeouts``, …) and tell why frames are missing.
+        ``delivered``, the frames that `read` returned, is required; others are the driver's
+        (``incomplete``, ``timeouts``, …) and tell why frames are missing.
         """
         ...
 
@@ -84,7 +94,10 @@ class Camera(Protocol):
         ...
 
     def close(self) -> None:
-        """Release all resources; `open` may follow. May be called again; does not raise if the camera is lost."""
+        """Release all resources; `open` may follow.
+
+        May be called again; does not raise if the camera is lost.
+        """
         ...
 
 
@@ -103,18 +116,21 @@ class TriggeredCamera(Camera, Protocol):
     def arm(self, trigger: CameraTrigger) -> CameraTrigger:
         """Change the start and length of exposures while it is stopped; return them as read back.
 
-        Only while open. Raises `CameraError` if it does not respond, an `InputError` if it cannot do that.
+        Only while open. Raises `CameraError` if it does not respond, an `InputError` if it cannot
+        do that.
         """
         ...
 
 
 @runtime_checkable
 class MaskModulator(Protocol):
-    """The device that shows B masks during each exposure, used from one thread: ``open → load → arm → start → stop``.
+    """The device that shows B masks during each exposure, used from one thread: ``open → load → arm
+    → start → stop``.
 
-    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state and never raise; `open`
-    of an open modulator changes nothing. `sci_stream.testing.modulators` tests these rules. All calls but these two
-    raise `CameraError` if the device does not respond, and an `InputError` if it cannot do that.
+    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state and
+    never raise; `open` of an open modulator changes nothing. `sci_stream.testing.modulators` tests
+    these rules. All calls but these two raise `CameraError` if the device does not respond, and an
+    `InputError` if it cannot do that.
     """
 
     def open(self) -> ModulatorCapabilities:
@@ -122,19 +138,24 @@ class MaskModulator(Protocol):
         ...
 
     def load(self, patterns: Array) -> str:
-        """Store the patterns of a cycle; return their content hash (`sci_stream.modulation.timing.pattern_hash`).
+        """Store the patterns of a cycle; return their content hash
+        (`sci_stream.modulation.timing.pattern_hash`).
 
-        ``patterns`` is (B, H, W) uint8, 0 closed, 255 open; (0, H, W) for a mask that is moved by a waveform and needs
-        none. Stops the sequence.
+        ``patterns`` is (B, H, W) uint8, 0 closed, 255 open; (0, H, W) for a mask that is moved by a
+        waveform and needs none. Stops the sequence.
         """
         ...
 
     def arm(self, timing: MaskTiming) -> MaskTiming:
-        """Set the timing of the stopped cycle, which ends `hold`; return the times that the device keeps, rounded."""
+        """Set the timing of the stopped cycle, which ends `hold`; return the times that the device
+        keeps, rounded.
+        """
         ...
 
     def start(self) -> None:
-        """Show the cycle, again and again, from its first pattern on; of a started one changes nothing."""
+        """Show the cycle, again and again, from its first pattern on; of a started one changes
+        nothing.
+        """
         ...
 
     def stop(self) -> None:
@@ -142,18 +163,25 @@ class MaskModulator(Protocol):
         ...
 
     def hold(self, pattern: Pattern | None) -> None:
-        """Stop and show one pattern until further notice; None ends that. Needs `load` for masks by number.
+        """Stop and show one pattern until further notice; None ends that.
 
-        Raises ValueError if the pattern does not exist, `ConfigError` if the modulator cannot hold one.
+        Needs `load` for masks by number.
+
+        Raises ValueError if the pattern does not exist, `ConfigError` if the modulator cannot hold
+        one.
         """
         ...
 
     def advance(self, patterns: int) -> None:
-        """Let exposures begin so many patterns later in the cycle, or earlier if negative, from the next cycle on."""
+        """Let exposures begin so many patterns later in the cycle, or earlier if negative, from the
+        next cycle on.
+        """
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """Return counts since `open`, by name: ``restarts`` and ``underruns`` if the device knows them, and others."""
+        """Return counts since `open`, by name: ``restarts`` and ``underruns`` if the device knows
+        them, and others.
+        """
         ...
 
     def close(self) -> None:
@@ -162,7 +190,9 @@ class MaskModulator(Protocol):
 
 
 class ModulatorDriver(Protocol):
-    """The object that an entry point of the group ``sci_stream.modulators`` names: a class with an options model."""
+    """The object that an entry point of the group ``sci_stream.modulators`` names: a class with an
+    options model.
+    """
 
     Options: type[BaseModel]
     """Validates ``[modulator.options]`` of the rig; must forbid unknown keys."""
@@ -183,18 +213,22 @@ class AdjustableCamera(Camera, Protocol):
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings` from the next exposure on; return the new capabilities.
 
-        Only while open; the image format must not change. `close` discards the value. Raises an `InputError` if the
-        value is invalid, `CameraError` if the camera does not respond.
+        Only while open; the image format must not change. `close` discards the value. Raises an
+        `InputError` if the value is invalid, `CameraError` if the camera does not respond.
         """
         ...
 
 
 class CameraDriver(Protocol):
-    """The object that an entry point of the group ``sci_stream.cameras`` names: a class with an options model."""
+    """The object that an entry point of the group ``sci_stream.cameras`` names: a class with an
+    options model.
+    """
 
     Options: type[BaseModel]
-    """Validates ``[camera.options]`` of the rig; must forbid unknown keys. A field that is rarely needed may be marked
-    by ``json_schema_extra={"expert": True}``: `sci-stream config init` writes it only with ``--all``."""
+    """Validates ``[camera.options]`` of the rig; must forbid unknown keys. A field that is rarely
+    needed may be marked
+    by ``json_schema_extra={"expert": True}``: `sci-stream config init` writes it only with
+    ``--all``."""
 
     def __call__(self, options: Any, /) -> Camera:
         """Make a camera, not yet open, from validated options."""
@@ -206,9 +240,11 @@ class CameraFinder(Protocol):
     """Optional part of a driver: find the cameras of this machine."""
 
     def find(self, places: Sequence[Path]) -> Sequence[FoundProducer]:
-        """Find cameras; ``places`` are files or folders to search, none for the driver's default search path.
+        """Find cameras; ``places`` are files or folders to search, none for the driver's default
+        search path.
 
-        Defective producers are included, with their problem. Raises an `InputError` if there is nothing to search.
+        Defective producers are included, with their problem. Raises an `InputError` if there is
+        nothing to search.
         """
         ...
 
@@ -218,16 +254,21 @@ class FeatureLister(Protocol):
     """Optional part of a camera: list the features that can be read and set."""
 
     def inspect(self) -> Inspection:
-        """Connect to a camera that is not open, configure it with its options, describe it and disconnect.
+        """Connect to a camera that is not open, configure it with its options, describe it and
+        disconnect.
 
-        Also works where `open` would refuse the camera's format. Raises `CameraError` or an `InputError`.
+        Also works where `open` would refuse the camera's format. Raises `CameraError` or an
+        `InputError`.
         """
         ...
 
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """D_σ of the paper's Eq. (14): removes white Gaussian noise of a known level from a batch of frames."""
+    """D_σ of the paper's Eq.
+
+    (14): removes white Gaussian noise of a known level from a batch of frames.
+    """
 
     name: str
 
@@ -239,8 +280,8 @@ class Denoiser(Protocol):
         x
             (N, H, W) on the denoiser's device and in its dtype, nominally 0–1. Not modified.
         sigma
-            Noise standard deviation on the 0–1 scale, > 0: () or a number. ``float(sigma)`` makes the host wait for a
-            GPU; `sci_stream.recon.algorithms.noise_level.on_device` does not.
+            Noise standard deviation on the 0–1 scale, > 0: () or a number. ``float(sigma)`` makes
+            the host wait for a GPU; `sci_stream.recon.algorithms.noise_level.on_device` does not.
 
         Returns
         -------
@@ -251,7 +292,10 @@ class Denoiser(Protocol):
 
 @runtime_checkable
 class LocalDenoiser(Denoiser, Protocol):
-    """A denoiser that takes the level of each pixel. Optional; of a `VideoDenoiser` the same holds for its videos."""
+    """A denoiser that takes the level of each pixel.
+
+    Optional; of a `VideoDenoiser` the same holds for its videos.
+    """
 
     takes_relative: bool
 
@@ -265,23 +309,28 @@ class LocalDenoiser(Denoiser, Protocol):
         sigma
             Also of each image, (N, 1, 1).
         relative
-            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a batch holds equally many
-            images of each plane. None if it is the same everywhere.
+            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a
+            batch holds equally many images of each plane. None if it is the same everywhere.
         """
         ...
 
 
 @runtime_checkable
 class RecordableDenoiser(Protocol):
-    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ. Optional.
+    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ.
 
-    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), does not synchronise, and its work
-    depends on nothing but its input and σ.
+    Optional.
+
+    It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), does not
+    synchronise, and its work depends on nothing but its input and σ.
     """
 
     @property
     def recordable(self) -> bool:
-        """Whether that is so. False where its arithmetic depends on the level: then it reads σ as a number."""
+        """Whether that is so.
+
+        False where its arithmetic depends on the level: then it reads σ as a number.
+        """
         ...
 
 
@@ -289,8 +338,8 @@ class RecordableDenoiser(Protocol):
 class VideoDenoiser(Denoiser, Protocol):
     """A denoiser that sees all frames of a video at once and may use their similarity. Optional.
 
-    The solver then calls `denoise_video` in every iteration, instead of denoising each frame by itself and temporal
-    frequencies in between (`sci_stream.recon.denoisers.temporal`).
+    The solver then calls `denoise_video` in every iteration, instead of denoising each frame by
+    itself and temporal frequencies in between (`sci_stream.recon.denoisers.temporal`).
     """
 
     def denoise_video(self, x: torch.Tensor, sigma: float | torch.Tensor) -> torch.Tensor:
@@ -299,7 +348,8 @@ class VideoDenoiser(Denoiser, Protocol):
         Parameters
         ----------
         x
-            (P, B, H, W), otherwise as for a batch of frames. P is 1, or 4 for the planes of a Bayer mosaic; B ≥ 1.
+            (P, B, H, W), otherwise as for a batch of frames. P is 1, or 4 for the planes of a Bayer
+            mosaic; B ≥ 1.
         sigma
             As for a batch of frames; all frames of a plane have the same.
 
@@ -315,5 +365,7 @@ class MemoryReducible(Protocol):
     """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 
     def reduce_memory(self) -> bool:
-        """Use less memory from the next call on; return False if no further reduction is possible."""
+        """Use less memory from the next call on; return False if no further reduction
+        is possible.
+        """
         ...

@@ -1,8 +1,9 @@
-"""How a reported quantity is recorded, summarised, exported and shown, declared once in the annotation of its field.
+"""How a reported quantity is recorded, summarised, exported and shown, declared once in the
+annotation of its field.
 
-`sci_stream.reports.SolveReport` and `sci_stream.reports.CalibrationHealth` declare their quantities. Columns of a
-recording, ``inspect``, the summary and the status of a series, ``/metrics`` and the live page iterate over
-`quantities_of`.
+`sci_stream.reports.SolveReport` and `sci_stream.reports.CalibrationHealth` declare their
+quantities. Columns of a recording, ``inspect``, the summary and the status of a series,
+``/metrics`` and the live page iterate over `quantities_of`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Column:
     units: str = ""
     fill: float | bytes = 0
     required: bool = False
-    """Whether every recording has the column. Others read as unwritten where a recording lacks them."""
+    """Whether every recording has the column. Others read as unwritten where a recording lacks
+    them."""
     words: tuple[str, ...] = ()
     """Words that the numbers 0, 1, … stand for; the first is for unknown ones."""
 
@@ -73,9 +75,9 @@ class OverSeries(enum.Enum):
 class Inspected:
     """Summary of a quantity by ``inspect``.
 
-    ``text`` is the format of its text, of the fields of a spread or ``count``, in the ``line`` of this name, which
-    quantities may share; ``name`` is that in JSON, the column's if empty; the text of a quantity that is
-    ``usually_zero`` is omitted if it was zero throughout.
+    ``text`` is the format of its text, of the fields of a spread or ``count``, in the ``line`` of
+    this name, which quantities may share; ``name`` is that in JSON, the column's if empty; the text
+    of a quantity that is ``usually_zero`` is omitted if it was zero throughout.
     """
 
     over_series: OverSeries
@@ -87,7 +89,9 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class InRun:
-    """Which of ``mean``, ``min`` and ``max`` the summary of a run (``--summary``) has, and with how many digits."""
+    """Which of ``mean``, ``min`` and ``max`` the summary of a run (``--summary``) has, and with how
+    many digits.
+    """
 
     figures: tuple[str, ...]
     digits: int
@@ -95,7 +99,9 @@ class InRun:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus gauge with the latest value; quantities that share a ``name`` differ in the value of its label."""
+    """A Prometheus gauge with the latest value; quantities that share a ``name`` differ in the
+    value of its label.
+    """
 
     name: str
     help: str
@@ -105,7 +111,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """Label on the live page in English and German, unit and digits. The unit ``%`` is for a fraction."""
+    """Label on the live page in English and German, unit and digits.
+
+    The unit ``%`` is for a fraction.
+    """
 
     en: str
     de: str
@@ -115,7 +124,10 @@ class PageText:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """How a quantity is reported, where it differs; the sole metadata of one without other aspects. See `Quantity`."""
+    """How a quantity is reported, where it differs; the sole metadata of one without other aspects.
+
+    See `Quantity`.
+    """
 
     key: str = ""
     divisor: float = 1.0
@@ -130,8 +142,8 @@ Aspect = Column | Inspected | InRun | Metric | PageText | Reported
 class Quantity:
     """The declaration of one quantity, from the annotation of its field.
 
-    Its name in status, summaries and on the page is ``key``; its value there is that of the field ``name``, divided by
-    ``divisor``. Status and page lack it unless it is ``live``.
+    Its name in status, summaries and on the page is ``key``; its value there is that of the field
+    ``name``, divided by ``divisor``. Status and page lack it unless it is ``live``.
     """
 
     name: str
@@ -151,7 +163,11 @@ class Quantity:
             return value.value
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        return value / self.divisor if self.divisor != 1.0 and isinstance(value, int | float) else value
+        return (
+            value / self.divisor
+            if self.divisor != 1.0 and isinstance(value, int | float)
+            else value
+        )
 
 
 _DECLARED: dict[type, tuple[Quantity, ...]] = {}
@@ -161,7 +177,10 @@ def quantities_of(report: type) -> tuple[Quantity, ...]:
     """Return the quantities that a dataclass declares, in the order of its fields."""
     if report not in _DECLARED:
         hints = get_type_hints(report, include_extras=True).items()
-        declared = ((name, [part for part in get_args(hint) if isinstance(part, Aspect)]) for name, hint in hints)
+        declared = (
+            (name, [part for part in get_args(hint) if isinstance(part, Aspect)])
+            for name, hint in hints
+        )
         _DECLARED[report] = tuple(_quantity(name, aspects) for name, aspects in declared if aspects)
     return _DECLARED[report]
 
@@ -177,11 +196,17 @@ def _quantity(name: str, aspects: Sequence[Aspect]) -> Quantity:
 
 def live_values(report: object) -> dict[str, Value]:
     """Return the values of a report for the status and the live page, by key."""
-    return {quantity.key: quantity.value_in(report) for quantity in quantities_of(type(report)) if quantity.live}
+    return {
+        quantity.key: quantity.value_in(report)
+        for quantity in quantities_of(type(report))
+        if quantity.live
+    }
 
 
 def gauges(report: object) -> dict[str, float | dict[str, float]]:
-    """Return the values of the metrics that a report's quantities declare: numbers, or numbers by label value."""
+    """Return the values of the metrics that a report's quantities declare: numbers, or numbers by
+    label value.
+    """
     values: dict[str, dict[str, float]] = {}
     for quantity in quantities_of(type(report)):
         metric, value = quantity.metric, quantity.value_in(report)

@@ -7,7 +7,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from sci_stream.field_types import Count, Fraction, Label, Measured, NonNegative, SmallCount, prose, text
+from sci_stream.field_types import (
+    Count,
+    Fraction,
+    Label,
+    Measured,
+    NonNegative,
+    SmallCount,
+    prose,
+    text,
+)
 from sci_stream.quantities import (
     Column,
     InRun,
@@ -37,69 +46,98 @@ _NOISE_HELP = "Estimated noise of the last measurement relative to it, in all an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationHealth:
-    """State of the calibration, measured from a snapshot at run time; None where it could not be measured.
+    """State of the calibration, measured from a snapshot at run time; None where it could not be
+    measured.
 
-    ``match`` is None on small sensors, ``gain`` without chunk data or without values in the calibration,
-    ``error_log_odds`` (natural logarithm) where errors of single masks are not estimated. ``order`` of the masks is
-    ``"forward"``, ``"reversed"``, ``"rotated"``, ``"shuffled"``, or ``"unknown"`` while nothing moves; ``first_mask``
-    the index of the calibrated mask that is shown first. ``corrected`` says whether snapshots are reconstructed with
-    corrected masks. ``defects`` of the snapshots (`sci_stream.calibration.evidence`) are a line each, ``name: text``. A
-    change of the scene and a change of the gain cannot be distinguished by ``brightness``.
+    ``match`` is None on small sensors, ``gain`` without chunk data or without values in the
+    calibration, ``error_log_odds`` (natural logarithm) where errors of single masks are not
+    estimated. ``order`` of the masks is ``"forward"``, ``"reversed"``, ``"rotated"``,
+    ``"shuffled"``, or ``"unknown"`` while nothing moves; ``first_mask`` the index of the calibrated
+    mask that is shown first. ``corrected`` says whether snapshots are reconstructed with corrected
+    masks. ``defects`` of the snapshots (`sci_stream.calibration.evidence`) are a line each, ``name:
+    text``. A change of the scene and a change of the gain cannot be distinguished by
+    ``brightness``.
     """
 
     shift_x_px: Annotated[
         Measured,
         float_column(
-            "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
+            "mask_shift_x_px",
+            "shift of the masks to the right since calibration; NaN if not measured",
+            "pixel",
         ),
         Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
     ]
     shift_y_px: Annotated[
         Measured,
-        float_column("mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"),
+        float_column(
+            "mask_shift_y_px",
+            "shift of the masks downwards since calibration; NaN if not measured",
+            "pixel",
+        ),
         Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
     ]
     shift_sd_px: Annotated[
-        Measured, float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
+        Measured,
+        float_column(
+            "mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel"
+        ),
     ]
     error_log_odds: Annotated[
         Measured,
         float_column(
-            "mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"
+            "mask_error_log_odds",
+            "log odds for errors of single masks, corrected from 5 on; NaN if not estimated",
         ),
         Metric(
             "calibration_error_log_odds",
             "Log odds for errors of single masks or the black level; they are corrected from 5 on.",
         ),
-        PageText("log odds of errors of single masks", "logarithmierte Quote für Fehler einzelner Masken", digits=0),
+        PageText(
+            "log odds of errors of single masks",
+            "logarithmierte Quote für Fehler einzelner Masken",
+            digits=0,
+        ),
     ] = None
     match: Annotated[
         Measured,
-        float_column("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
+        float_column(
+            "mask_match",
+            "fraction of the measurement explained by the masks, 0-1; NaN if not measured",
+        ),
         Inspected(SPREAD, "masks", "match {min:.2f} lowest"),
         PageText("match", "Übereinstimmung", digits=2),
     ]
     contrast: Annotated[
         Measured,
-        float_column("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
+        float_column(
+            "mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"
+        ),
         Inspected(SPREAD, "masks", "contrast {median:.2f} median"),
         PageText("contrast", "Kontrast", digits=2),
     ]
     below_black_fraction: Annotated[
         Fraction,
-        float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
+        float_column(
+            "below_black_fraction", "pixels darker than the dark frame; NaN if not measured"
+        ),
         Inspected(SPREAD, "masks", "up to {max:.2%} of the pixels below black", usually_zero=True),
         PageText("below black", "unter Schwarz", "%"),
     ] = 0.0
     brightness: Annotated[
         Measured,
-        float_column("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
+        float_column(
+            "brightness",
+            "mean of the video estimated from the measurement, 0-1; NaN if not measured",
+        ),
         Inspected(SPREAD, "masks", "brightness {min:.3f}–{max:.3f}"),
         PageText("brightness", "Helligkeit", digits=3),
     ] = None
     gain: Annotated[
         Measured,
-        float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+        float_column(
+            "camera_gain", "exposure and amplification relative to calibration; NaN if unknown"
+        ),
         Inspected(SPREAD, "masks", "gain {min:.3f}–{max:.3f} of the calibration's"),
         PageText("camera gain", "Kameraverstärkung", digits=3),
         Reported(key="camera_gain"),
@@ -120,7 +158,9 @@ class CalibrationHealth:
         SmallCount,
         Column("stuck_pixels", "i4", "pixels brighter or darker than the masks allow, left out"),
         Inspected(SPREAD, "masks", "up to {max:.0f} stuck pixels left out", usually_zero=True),
-        Metric("calibration_stuck_pixels", "Pixels brighter or darker than the masks allow, left out."),
+        Metric(
+            "calibration_stuck_pixels", "Pixels brighter or darker than the masks allow, left out."
+        ),
         PageText("stuck pixels", "defekte Pixel", digits=0),
     ] = 0
     defects: Annotated[str, prose(1024), Reported()] = ""
@@ -137,13 +177,15 @@ class CalibrationHealth:
 class SolveReport:
     """Report of the engine on one solve.
 
-    ``start_reason`` is a word for the choice of the start (``"first"``, ``"gap"``, ``"cut"``, …, see
-    `sci_stream.recon.initialization.initializer.Initializer`); ``residual`` is ‖y − Φv‖₂/‖y‖₂ of the estimate;
-    ``noise`` is the root mean square of the noise of y, as estimated, relative to that of y, and ``mismatch`` the part
-    of it that grows with the brightness, as errors of the masks do; None if the noise was not estimated; ``solver`` is
-    the id of the settings in the status of its node, ``""`` if unknown; ``masks_at`` is the correction of the masks
-    used, ``""`` for none: see `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``start_mask`` is looked for
-    behind a modulator that the rig commands; ``health`` is set on snapshots that measured the calibration.
+    ``start_reason`` is a word for the choice of the start (``"first"``, ``"gap"``, ``"cut"``, …,
+    see `sci_stream.recon.initialization.initializer.Initializer`); ``residual`` is ‖y − Φv‖₂/‖y‖₂
+    of the estimate; ``noise`` is the root mean square of the noise of y, as estimated, relative to
+    that of y, and ``mismatch`` the part of it that grows with the brightness, as errors of the
+    masks do; None if the noise was not estimated; ``solver`` is the id of the settings in the
+    status of its node, ``""`` if unknown; ``masks_at`` is the correction of the masks used, ``""``
+    for none: see `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``start_mask`` is looked
+    for behind a modulator that the rig commands; ``health`` is set on snapshots that measured the
+    calibration.
     """
 
     iterations: Annotated[
@@ -155,15 +197,30 @@ class SolveReport:
     ]
     budget_limited: Annotated[
         bool,
-        Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
-        Inspected(OverSeries.COUNT, "iterations", "{count} with fewer than configured", usually_zero=True),
+        Column(
+            "budget_limited",
+            "u1",
+            "1 if there was no time for the requested iterations",
+            required=True,
+        ),
+        Inspected(
+            OverSeries.COUNT, "iterations", "{count} with fewer than configured", usually_zero=True
+        ),
     ]
     start: Annotated[
         Start,
-        Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
+        Column(
+            "start",
+            "u1",
+            "0 none, 1 cold, 2 warm",
+            required=True,
+            words=("unknown", "cold", "warm"),
+        ),
         Inspected(OverSeries.TALLY, "starts", name="starts"),
     ]
-    start_reason: Annotated[Label, text_column("start_reason", "S24", "reason for the start", required=True)]
+    start_reason: Annotated[
+        Label, text_column("start_reason", "S24", "reason for the start", required=True)
+    ]
     solve_ns: Annotated[
         Count,
         Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
@@ -179,7 +236,9 @@ class SolveReport:
     ]
     saturated_fraction: Annotated[
         Fraction,
-        float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
+        float_column(
+            "saturated_fraction", "fraction of pixels excluded from the data term", required=True
+        ),
         Inspected(SPREAD),
         PageText("saturated", "gesättigt", "%"),
     ] = 0.0
@@ -192,21 +251,28 @@ class SolveReport:
     ] = None
     mismatch: Annotated[
         Measured,
-        float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
+        float_column(
+            "mismatch", "part of the noise that errors of the masks cause; NaN if unknown"
+        ),
         Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
         Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
         PageText("mask errors", "Maskenfehler"),
     ] = None
     psnr_db: Annotated[
         Measured,
-        float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
+        float_column(
+            "psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True
+        ),
         Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
         InRun(("mean", "min"), 3),
         PageText("PSNR", "PSNR", "dB", 1),
     ] = None
     start_mask: Annotated[
         Measured,
-        float_column("start_mask", "calibrated mask with which the exposure began, by the picture; NaN if unknown"),
+        float_column(
+            "start_mask",
+            "calibrated mask with which the exposure began, by the picture; NaN if unknown",
+        ),
         Inspected(SPREAD, "modulator", "began with mask {min:.0f}–{max:.0f}", usually_zero=True),
         PageText("began with mask", "begann mit Maske", digits=0),
     ] = None

@@ -21,7 +21,8 @@ RigMaker = Callable[..., "RigInProcess"]
 
 pytest_plugins = ["tests.series_fixtures"]
 
-# As in `sci_stream.__main__`: the search for garbage among all objects of torch takes half of a worker's start.
+# As in `sci_stream.__main__`: the search for garbage among all objects of torch takes half of a
+# worker's start.
 gc.set_threshold(50_000)
 atexit.register(gc.freeze)
 
@@ -42,10 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def without_handlers_of_commands() -> Iterator[None]:
-    """Remove the log handlers of commands that ran in this process: they write to a closed standard error."""
+    """Remove the log handlers of commands that ran in this process: they write to a closed standard
+    error.
+    """
     yield
     root = logging.getLogger()
-    root.handlers[:] = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler]
+    root.handlers[:] = [
+        handler for handler in root.handlers if type(handler) is not logging.StreamHandler
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +65,9 @@ def data_dir() -> Path:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Compute on one thread: more wait for each other on busy cores, and older releases of torch round differently."""
+    """Compute on one thread: more wait for each other on busy cores, and older releases of torch
+    round differently.
+    """
     import torch  # noqa: PLC0415 - the tests that run without torch read this file too
 
     before = torch.get_num_threads()
@@ -71,8 +78,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def rig_in_process(tmp_path: Path) -> Iterator[RigMaker]:
-    """Return a function that starts a `RigInProcess` in the folder of the test, and stop each at its end."""
+    """Return a function that starts a `RigInProcess` in the folder of the test, and stop each at
+    its end.
+    """
     from tests.rig_in_process import RigInProcess  # noqa: PLC0415 - torch, as above
 
     with contextlib.ExitStack() as started:
-        yield lambda changes=None, **options: started.enter_context(RigInProcess(tmp_path, changes, **options))
+        yield lambda changes=None, **options: started.enter_context(
+            RigInProcess(tmp_path, changes, **options)
+        )

@@ -1,7 +1,8 @@
-"""Hostile messages that must not crash a node: one corpus for the codec and for every socket that receives messages.
+"""Hostile messages that must not crash a node: one corpus for the codec and for every socket that
+receives messages.
 
-Each case is a name, the frames, and the reason under which it must be refused. Most are a good message of
-`wire_samples` with one thing broken.
+Each case is a name, the frames, and the reason under which it must be refused. Most are a good
+message of `wire_samples` with one thing broken.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def with_header(frames: list[bytes], change: Callable[[dict[str, Any]], object])
 
 def with_payload(frames: list[bytes], index: int, payload: bytes) -> list[bytes]:
     """Return frames with another payload and the checksum that fits it."""
-    out = with_header(frames, lambda header: header["payloads"][index].update(crc32=zlib.crc32(payload)))
+    out = with_header(
+        frames, lambda header: header["payloads"][index].update(crc32=zlib.crc32(payload))
+    )
     out[2 + index] = payload
     return out
 
@@ -100,7 +103,9 @@ def _syntax() -> Iterator[HostileCase]:
         "a list of four billion entries": b"\x81\xa1v\xdd\xff\xff\xff\xff",
         "a string of four gigabytes": b"\x81\xa1v\xdb\xff\xff\xff\xff",
         "a binary value": msgpack.packb({"v": 1, "node": b"acquire", "payloads": []}),
-        "an extension type": msgpack.packb({"v": 1, "node": msgpack.ExtType(4, b"x"), "payloads": []}),
+        "an extension type": msgpack.packb(
+            {"v": 1, "node": msgpack.ExtType(4, b"x"), "payloads": []}
+        ),
         "a timestamp": msgpack.packb({"v": 1, "node": msgpack.Timestamp(1), "payloads": []}),
         "a text that is not UTF-8": b"\x82\xa1v\x01\xa4node\xa2\xff\xfe",
         "a key that is a number": msgpack.packb({"v": 1, 5: "x"}),
@@ -119,26 +124,56 @@ def _syntax() -> Iterator[HostileCase]:
 
 def _versions() -> Iterator[HostileCase]:
     frames = good_frames("snapshot")
-    for wrong in (0, 1, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, -1, 2**63, "1", 1.0, True, None, [1]):
-        yield HostileCase(f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version")
+    for wrong in (
+        0,
+        1,
+        SCHEMA_VERSION - 1,
+        SCHEMA_VERSION + 1,
+        -1,
+        2**63,
+        "1",
+        1.0,
+        True,
+        None,
+        [1],
+    ):
+        yield HostileCase(
+            f"version {wrong!r}", with_header(frames, partial(_update, v=wrong)), "version"
+        )
     yield HostileCase("no version", with_header(frames, lambda h: h.pop("v")), "version")
 
 
-_WRONG_TYPES: tuple[object, ...] = (None, True, -1, 2**64 - 1, 1.5, float("nan"), float("inf"), "", "\0", [], {}, [[]])
+_WRONG_TYPES: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    2**64 - 1,
+    1.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "\0",
+    [],
+    {},
+    [[]],
+)
 
 
 def _acceptable(kind: str, field: str, value: object) -> bool:
     """Return whether one of the wrong values happens to be right for a field."""
     optional = {
-        "camera_time_ns", "camera_frame_id", "bayer", "frame_period_ns", "psnr_db", "saturation_dn", "bit_depth",
+        "camera_time_ns", "camera_frame_id", "bayer", "frame_period_ns", "psnr_db",
+        "saturation_dn", "bit_depth",
         "exposure_ns", "gain_db", "read_noise_dn", "gain_e_per_dn",
     }  # fmt: skip
     texts = {
-        "rig", "camera_model", "camera_serial", "pixel_format", "rig_toml", "device", "camera_clock", "start_reason",
+        "rig", "camera_model", "camera_serial", "pixel_format", "rig_toml", "device",
+        "camera_clock", "start_reason",
         "text", "created", "source", "who", "distortions",
     }  # fmt: skip
     numbers = {
-        "residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn", "gain_db", "psnr_db",
+        "residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn",
+        "gain_db", "psnr_db",
         "read_noise_dn", "gain_e_per_dn",
     }  # fmt: skip
     if value is None:
@@ -211,7 +246,10 @@ def _values() -> Iterator[HostileCase]:
         "a parameter that is a map": ("control", {"parameters": {"iterations": {"a": 1}}}),
         "a parameter that is NaN": ("control", {"parameters": {"iterations": float("nan")}}),
         "a parameter of a megabyte": ("control", {"parameters": {"denoiser": "x" * 1025}}),
-        "more parameters than any node has": ("control", {"parameters": {f"p{i}": i for i in range(17)}}),
+        "more parameters than any node has": (
+            "control",
+            {"parameters": {f"p{i}": i for i in range(17)}},
+        ),
         "an answer for everybody": ("control_result", {"request": "*"}),
         "a result that is a list": ("control_result", {"values": {"iterations": [12]}}),
         "negative scale": ("calibration", {"full_scale_dn": -1.0}),
@@ -274,34 +312,60 @@ def _payloads() -> Iterator[HostileCase]:
         "float16",
     ):
         yield HostileCase(f"counts of dtype {dtype!r}", described(0, dtype=dtype), "payload_dtype")
-    for shape in ([], [24], [4, 6, 1], [0, 6], [-4, -6], [2**40, 2**40], [2**32, 2**32], [65537, 1], [4] * 60):
+    for shape in (
+        [],
+        [24],
+        [4, 6, 1],
+        [0, 6],
+        [-4, -6],
+        [2**40, 2**40],
+        [2**32, 2**32],
+        [65537, 1],
+        [4] * 60,
+    ):
         yield HostileCase(f"counts of shape {shape}", described(0, shape=shape), "payload_shape")
     yield HostileCase("counts of 8 GiB", described(0, shape=[65536, 65536]), "payload_size")
     for shape in ([4, 5], [5, 6], [65535, 100]):
-        yield HostileCase(f"counts of shape {shape} in 48 bytes", described(0, shape=shape), "payload_length")
+        yield HostileCase(
+            f"counts of shape {shape} in 48 bytes", described(0, shape=shape), "payload_length"
+        )
     for wrong in ("4x6", None, [4.0, 6.0], [True, 6], ["4", "6"], {"0": 4}):
         yield HostileCase(f"a shape of {wrong!r}", described(0, shape=wrong), "header_field")
     for checksum in (-1, 2**32, None, "0", 1.0):
-        yield HostileCase(f"a checksum of {checksum!r}", described(0, crc32=checksum), "header_field")
+        yield HostileCase(
+            f"a checksum of {checksum!r}", described(0, crc32=checksum), "header_field"
+        )
     yield HostileCase("a dtype that is a number", described(0, dtype=16), "header_field")
     yield HostileCase("a payload without a name", described(0, name=None), "header_field")
     yield HostileCase("a payload of unknown name", described(0, name="pixels"), "payload_name")
     yield HostileCase("a payload twice", described(1, name="counts"), "payload_name")
     yield HostileCase("a description with more in it", described(0, offset=3), "header_field")
-    yield HostileCase("payloads in each other's place", [*frames[:2], frames[3], frames[2]], "payload_length")
+    yield HostileCase(
+        "payloads in each other's place", [*frames[:2], frames[3], frames[2]], "payload_length"
+    )
 
     truth_only = with_header(frames, lambda header: header["payloads"].pop(0))
     yield HostileCase("truth without counts", [*truth_only[:2], frames[3]], "payload_name")
-    yield HostileCase("a truncated payload", [*frames[:2], frames[2][:-1], frames[3]], "payload_length")
+    yield HostileCase(
+        "a truncated payload", [*frames[:2], frames[2][:-1], frames[3]], "payload_length"
+    )
     yield HostileCase("an empty payload", [*frames[:2], b"", frames[3]], "payload_length")
-    yield HostileCase("a payload with one bit flipped", [*frames[:2], _flip(frames[2]), frames[3]], "crc")
+    yield HostileCase(
+        "a payload with one bit flipped", [*frames[:2], _flip(frames[2]), frames[3]], "crc"
+    )
     yield HostileCase("another checksum", described(0, crc32=1), "crc")
-    yield HostileCase("truth of another B", with_header(frames, lambda h: h.update(n_frames=4)), "payload_shape")
+    yield HostileCase(
+        "truth of another B", with_header(frames, lambda h: h.update(n_frames=4)), "payload_shape"
+    )
     turned = with_header(frames, lambda h: h["payloads"][0].update(shape=[6, 4]))
     yield HostileCase("counts and truth of different shape", turned, "payload_shape")
-    odd = with_header(frames[:3], lambda h: (h["payloads"].pop(1), h["payloads"][0].update(shape=[3, 8])))
+    odd = with_header(
+        frames[:3], lambda h: (h["payloads"].pop(1), h["payloads"][0].update(shape=[3, 8]))
+    )
     yield HostileCase("a Bayer mosaic of odd height", odd, "payload_shape")
-    yield HostileCase("a snapshot without payloads", with_header(frames[:2], _no_payloads), "payload_name")
+    yield HostileCase(
+        "a snapshot without payloads", with_header(frames[:2], _no_payloads), "payload_name"
+    )
 
     video = good_frames("reconstruction")
     turned = with_header(video, lambda h: h["payloads"][1].update(shape=[6, 4]))
@@ -323,14 +387,22 @@ def _calibrations() -> Iterator[HostileCase]:
         wrong = copy.copy(phi)
         wrong[5] = value
         yield HostileCase(
-            f"a mask with a transmission of {name}", with_payload(frames, 0, wrong.tobytes()), "payload_value"
+            f"a mask with a transmission of {name}",
+            with_payload(frames, 0, wrong.tobytes()),
+            "payload_value",
         )
     dark = np.full(24, np.nan, np.float32).tobytes()
     yield HostileCase("a dark frame of NaN", with_payload(frames, 1, dark), "payload_value")
     turned = with_header(frames, lambda h: h["payloads"][1].update(shape=[6, 4]))
     yield HostileCase("a dark frame of another shape", turned, "payload_value")
-    yield HostileCase("a scale of zero", with_header(frames, lambda h: h.update(full_scale_dn=0)), "payload_value")
-    yield HostileCase("no electrons in a DN", with_header(frames, lambda h: h.update(gain_e_per_dn=0)), "payload_value")
+    yield HostileCase(
+        "a scale of zero", with_header(frames, lambda h: h.update(full_scale_dn=0)), "payload_value"
+    )
+    yield HostileCase(
+        "no electrons in a DN",
+        with_header(frames, lambda h: h.update(gain_e_per_dn=0)),
+        "payload_value",
+    )
     quieter = with_header(frames, lambda h: h.update(read_noise_dn=0.5))
     yield HostileCase("another noise under a calibration's hash", quieter, "payload_value")
     other = with_header(frames, lambda h: h.update(hash=HASH))

@@ -1,4 +1,6 @@
-"""Requests over plain HTTP, without the certificates that httpx loads for each otherwise: 20 ms of a core."""
+"""Requests over plain HTTP, without the certificates that httpx loads for each otherwise: 20 ms of
+a core.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-# Below the ephemeral range: another process's outgoing connection cannot take a port before it is bound.
+# Below the ephemeral range: another process's outgoing connection cannot take a port before it is
+# bound.
 _FIRST, _LAST = 12_000, 32_000
 _BLOCK = 200
 
@@ -21,8 +22,8 @@ _BLOCK = 200
 def _block() -> Iterator[int]:
     """Reserve a block of ports for this process and cycle through it.
 
-    A port that a test has found free is bound only when its rig starts: without the lock, another test process could
-    take it in between.
+    A port that a test has found free is bound only when its rig starts: without the lock, another
+    test process could take it in between.
     """
     for first in range(_FIRST, _LAST, _BLOCK):
         lock = Path(tempfile.gettempdir(), f"sci-stream-test-ports-{first}")
@@ -34,7 +35,9 @@ def _block() -> Iterator[int]:
                 os.close(number)
             else:
                 return itertools.cycle(range(first, first + _BLOCK))
-    raise RuntimeError(f"every block of ports in {tempfile.gettempdir()} is in use by another test process")
+    raise RuntimeError(
+        f"every block of ports in {tempfile.gettempdir()} is in use by another test process"
+    )
 
 
 def free_ports(n: int) -> list[int]:

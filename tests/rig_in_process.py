@@ -1,4 +1,6 @@
-"""A whole rig in threads of this process, with real sockets and files, whose camera exposes when a test says so."""
+"""A whole rig in threads of this process, with real sockets and files, whose camera exposes when a
+test says so.
+"""
 
 from __future__ import annotations
 
@@ -69,14 +71,22 @@ def start_reconstruct(rig: Rig, index: int = 0) -> NodeThread:
     """Start a reconstruct node of a rig."""
     stop = StopRequest()
     solver = SolverThread(rig.reconstruct, "cpu", rig.calibration)
-    return NodeThread(f"reconstruct-{index}", ReconstructNode(rig, solver, stop, index=index).run, stop)
+    return NodeThread(
+        f"reconstruct-{index}", ReconstructNode(rig, solver, stop, index=index).run, stop
+    )
 
 
 class RunningRigSolvedHere(RunningRig):
-    """A rig of processes whose reconstruct node is a thread: a process would import torch for seconds."""
+    """A rig of processes whose reconstruct node is a thread: a process would import torch for
+    seconds.
+    """
 
-    def __init__(self, folder: Path, changes: Tables | None = None, *arguments: str, **options: Any) -> None:
-        super().__init__(folder, merged(changes or {}, {"reconstruct": {"nodes": 0}}), *arguments, **options)
+    def __init__(
+        self, folder: Path, changes: Tables | None = None, *arguments: str, **options: Any
+    ) -> None:
+        super().__init__(
+            folder, merged(changes or {}, {"reconstruct": {"nodes": 0}}), *arguments, **options
+        )
         self._reconstruct = start_reconstruct(self.rig)
 
     def __exit__(self, *exception: object) -> None:
@@ -87,8 +97,8 @@ class RunningRigSolvedHere(RunningRig):
 class RigInProcess(RigFiles):
     """Acquire, reconstruct and sink nodes of a rig in threads; a context manager that stops them.
 
-    The simulated camera of `tests.e2e.kit.small_rig` waits for `expose`, unless ``changes`` set its ``trigger`` to
-    ``free``; nothing waits for time, so a test is as fast as the machine.
+    The simulated camera of `tests.e2e.kit.small_rig` waits for `expose`, unless ``changes`` set its
+    ``trigger`` to ``free``; nothing waits for time, so a test is as fast as the machine.
 
     Parameters
     ----------
@@ -103,7 +113,9 @@ class RigInProcess(RigFiles):
     def __init__(self, folder: Path, changes: Tables | None = None, *, snapshots: int = 0) -> None:
         simulated = (changes or {}).get("camera", {}).get("driver", "simulated") == "simulated"
         fast = {
-            "camera": {"options": {"trigger": "software", "snapshot_rate_hz": 0.0}} if simulated else {},
+            "camera": {"options": {"trigger": "software", "snapshot_rate_hz": 0.0}}
+            if simulated
+            else {},
             "policy": {"spool": str(folder / "spool")},
             "record": {"folder": str(folder / "recordings")},
         }
@@ -136,7 +148,9 @@ class RigInProcess(RigFiles):
         calibration = None if file is None else load_calibration(file)
         self.nodes["acquire"] = NodeThread(
             "acquire",
-            lambda: series_loop.acquire_series(self.rig, self.camera, calibration, stop, snapshots=self._snapshots),
+            lambda: series_loop.acquire_series(
+                self.rig, self.camera, calibration, stop, snapshots=self._snapshots
+            ),
             stop,
         )
 
@@ -163,12 +177,17 @@ class RigInProcess(RigFiles):
         """Let the camera take this many snapshots, and wait until they are reconstructed."""
         self.wait_for_reconstructed(snapshots, since=lambda: self.expose(snapshots))
 
-    def wait_for_reconstructed(self, snapshots: int, since: Callable[[], None] = lambda: None) -> None:
+    def wait_for_reconstructed(
+        self, snapshots: int, since: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait until this many more snapshots are reconstructed than before ``since`` is called."""
         series, least = self.series, self.counts()["reconstructed"] + snapshots
         since()
         self.wait_for(
-            lambda: (series is not None and self.series is not series) or self.counts()["reconstructed"] >= least,
+            lambda: (
+                (series is not None and self.series is not series)
+                or self.counts()["reconstructed"] >= least
+            ),
             f"{snapshots} more snapshots reconstructed",
         )
 
@@ -185,7 +204,9 @@ class RigInProcess(RigFiles):
         return Ledger().counts() if series is None else series.ledger.counts()
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until a condition holds; fail with a description on timeout or when a node has failed."""
+        """Wait until a condition holds; fail with a description on timeout or when a node has
+        failed.
+        """
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition():
             for node in self.nodes.values():
@@ -195,7 +216,9 @@ class RigInProcess(RigFiles):
             time.sleep(_POLL_S)
 
     def finish(self) -> dict[str, Any]:
-        """Stop the rig in the order of a supervisor, unless it has a limit, and return the summary."""
+        """Stop the rig in the order of a supervisor, unless it has a limit,
+        and return the summary.
+        """
         acquire = self.nodes["acquire"]
         if self._snapshots:
             acquire.join()

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    StageTimes,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import SolveReport, Start
 

@@ -1,4 +1,6 @@
-"""A denoiser that takes time but no processor: overload on any machine, unnoticed by other processes."""
+"""A denoiser that takes time but no processor: overload on any machine, unnoticed by other
+processes.
+"""
 
 from __future__ import annotations
 

@@ -37,10 +37,17 @@ def test_clock_step_has_no_effect_until_requested(stepped: None) -> None:
 
 
 def test_host_clock_is_read_in_one_module() -> None:
-    reads = re.compile(r"\btime\.time(_ns)?\(\)|\bdatetime\.(now|utcnow)\(|\bdate\.today\(|CLOCK_REALTIME")
+    reads = re.compile(
+        r"\btime\.time(_ns)?\(\)|\bdatetime\.(now|utcnow)\(|\bdate\.today\(|CLOCK_REALTIME"
+    )
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
-        for folder in ("sci_stream", "drivers/sci_stream_drivers", "lab/sci_stream_lab", "bridges/sci_stream_bridges")
+        for folder in (
+            "sci_stream",
+            "drivers/sci_stream_drivers",
+            "lab/sci_stream_lab",
+            "bridges/sci_stream_bridges",
+        )
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path.name != "clock.py"
         for line in path.read_text().splitlines()

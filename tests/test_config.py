@@ -55,7 +55,9 @@ def test_rig_is_immutable() -> None:
 
 def test_load_rig_resolves_relative_paths_against_its_folder(tmp_path: Path) -> None:
     path = tmp_path / "rig.toml"
-    path.write_text('[calibration]\nfile = "masks/cal.h5"\n[reconstruct]\nweights = "/opt/ffdnet.pth"\n')
+    path.write_text(
+        '[calibration]\nfile = "masks/cal.h5"\n[reconstruct]\nweights = "/opt/ffdnet.pth"\n'
+    )
     rig = load_rig(path, {})
     assert rig.source == path
     assert rig.calibration.file == tmp_path / "masks" / "cal.h5"
@@ -70,7 +72,9 @@ def test_empty_path_is_none() -> None:
 
 
 def test_camera_options_are_passed_unchanged() -> None:
-    options = parse('[camera.options]\nscene = "fast"\n[camera.options.faults]\nid_last = 65535').camera.options
+    options = parse(
+        '[camera.options]\nscene = "fast"\n[camera.options.faults]\nid_last = 65535'
+    ).camera.options
     assert options == {"scene": "fast", "faults": {"id_last": 65535}}
 
 
@@ -81,31 +85,44 @@ def test_camera_options_are_passed_unchanged() -> None:
     ("text", "says"),
     [
         ("[policy]\nmoed = 'live'", "rig.toml: [policy] moed is unknown. Did you mean mode?"),
-        ("[policy]\nnodes = 3", "rig.toml: [policy] nodes is unknown. It belongs in [reconstruct]."),
+        ("[policy]\nnodes = 3", "rig.toml: [policy] nodes is unknown. It belongs in "
+                                "[reconstruct]."),
         ("[drain]\nxyz = 3", "rig.toml: [drain] xyz is unknown. Known here: timeout_s."),
         ("[polcy]", "rig.toml: [polcy] is unknown. Did you mean policy?"),
         (
             "[policy]\nmode = 'recrd'",
-            "rig.toml: [policy] mode is wrong; expected 'live' or 'record'; got \"recrd\". Did you mean record?",
+            "rig.toml: [policy] mode is wrong; expected 'live' or 'record'; got \"recrd\". Did "
+            "you mean record?",
         ),
         ("[policy]\nring_mib = 0", "rig.toml: [policy] ring_mib is wrong; expected ≥ 1; got 0."),
-        ("[policy]\nring_mib = '512'", 'rig.toml: [policy] ring_mib is wrong; expected an integer; got "512".'),
+        ("[policy]\nring_mib = '512'", 'rig.toml: [policy] ring_mib is wrong; expected an '
+                                       'integer; got "512".'),
         ("[policy]\nring_mib = 1.5", "expected an integer; got 1.5."),
         ("[policy]\nring_mib = true", "expected an integer; got true."),
         ("[record]\nraw = 1", "rig.toml: [record] raw is wrong; expected true or false; got 1."),
         ("[drain]\ntimeout_s = nan", "expected a finite number; got nan."),
-        ("[rig]\nname = 1979-05-27", "rig.toml: [rig] name is wrong; expected a string; got 1979-05-27."),
-        ("[rig]\nname = '../x'", '[rig] name: expected 1 to 64 letters, digits and . _ -, the first a letter'),
+        ("[rig]\nname = 1979-05-27", "rig.toml: [rig] name is wrong; expected a string; got "
+                                     "1979-05-27."),
+        ("[rig]\nname = '../x'", '[rig] name: expected 1 to 64 letters, digits and . _ -, the '
+                                 'first a letter'),
         ("[calibration]\nfile = 3", "[calibration] file is wrong; expected a path; got 3."),
-        ("[reconstruct]\ndevices = 'cpu'", '[reconstruct] devices is wrong; expected a list; got "cpu".'),
-        ("[reconstruct]\ndevices = []", "devices is wrong; expected tuple should have at least 1 item"),
-        ("[reconstruct]\ndevices = ['gpu']", 'devices[0]: expected auto, cpu, cuda or cuda:N; got "gpu".'),
-        ("[reconstruct]\niterations = 4\nmin_iterations = 8", "min_iterations (8) is more than iterations (4)"),
-        ("[reconstruct]\nsigma_first = 0.1\nsigma_last = 0.2", "sigma_last (0.2) is more than sigma_first (0.1)"),
-        ("[record]\nraw = false\nvideo = false", "rig.toml: [record]: raw and video are both false"),
-        ("[policy]\nmode = 'record'\n[record]\nenabled = false", "it needs record.enabled and record.raw"),
+        ("[reconstruct]\ndevices = 'cpu'", '[reconstruct] devices is wrong; expected a list; got '
+                                           '"cpu".'),
+        ("[reconstruct]\ndevices = []", "devices is wrong; expected tuple should have at least 1 "
+                                        "item"),
+        ("[reconstruct]\ndevices = ['gpu']", 'devices[0]: expected auto, cpu, cuda or cuda:N; got '
+                                             '"gpu".'),
+        ("[reconstruct]\niterations = 4\nmin_iterations = 8", "min_iterations (8) is more than "
+                                                              "iterations (4)"),
+        ("[reconstruct]\nsigma_first = 0.1\nsigma_last = 0.2", "sigma_last (0.2) is more than "
+                                                               "sigma_first (0.1)"),
+        ("[record]\nraw = false\nvideo = false", "rig.toml: [record]: raw and video are both "
+                                                 "false"),
+        ("[policy]\nmode = 'record'\n[record]\nenabled = false", "it needs record.enabled and "
+                                                                 "record.raw"),
         ("policy = 3", "rig.toml: [policy] is wrong; expected a table; got 3."),
-        ("[network]\ntaps = 'http://x:1'", "expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH; got"),
+        ("[network]\ntaps = 'http://x:1'", "expected tcp://HOST:PORT with a port of 1 to 65535, "
+                                           "or ipc://PATH; got"),
         ("[network]\ntaps = 'tcp://x:65536'", "expected tcp://HOST:PORT"),
         ("[network]\ntaps = 'tcp://*:5703'", "name the host, * is not one"),
         ("[network]\ntaps = 'ipc://'", "the path of an ipc:// address has 1 to 107 bytes"),
@@ -131,7 +148,10 @@ def test_several_problems_get_one_line_each() -> None:
         ('[network]\ntaps = "tcp://127.0.0.1:5701"', "network.dispatch and network.taps"),
         ('[network]\ntaps = "tcp://localhost:5702"', "network.results and network.taps"),
         ('[network]\nresults = "tcp://0.0.0.0:5703"', "network.results and network.taps"),
-        ('[network]\nresults = "ipc:///tmp/a"\ntaps = "ipc:///tmp/a"', "network.results and network.taps"),
+        (
+            '[network]\nresults = "ipc:///tmp/a"\ntaps = "ipc:///tmp/a"',
+            "network.results and network.taps",
+        ),
         ("[preview]\nport = 5702", "network.results and preview.port"),
         ('[preview]\nport = 5702\nhost = "0.0.0.0"', "network.results and preview.port"),
     ],
@@ -156,13 +176,17 @@ def test_one_port_on_two_hosts_is_accepted(text: str) -> None:
 
 
 def test_invalid_toml_error_names_line_and_column() -> None:
-    assert "rig.toml is not valid TOML; got Expected '=' after a key in a key/value pair (at line 2, column 6)" in (
-        complaint("[rig]\nname 3")
+    assert (
+        "rig.toml is not valid TOML; got Expected '=' after a key in a key/value pair (at line 2, "
+        "column 6)" in (complaint("[rig]\nname 3"))
     )
 
 
 def test_missing_rig_file_error_names_config_init(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"There is no rig file .*\. To write a commented example: sci-stream config"):
+    with pytest.raises(
+        ConfigError,
+        match=r"There is no rig file .*\. To write a commented example: sci-stream config",
+    ):
         load_rig(tmp_path / "rig.toml", {})
 
 
@@ -184,12 +208,17 @@ def test_load_rig_refuses_folders_images_and_large_files(tmp_path: Path) -> None
 @pytest.mark.parametrize("key", sorted(REMOVED))
 def test_removed_key_is_refused_with_what_replaced_it(key: str) -> None:
     section, name = key.split(".")
-    assert f"rig.toml: [{section}] {name} was removed. {REMOVED[key]}" in complaint(f"[{section}]\n{name} = 1")
+    assert f"rig.toml: [{section}] {name} was removed. {REMOVED[key]}" in complaint(
+        f"[{section}]\n{name} = 1"
+    )
     assert REMOVED[key] in complaint("", {f"SCI_STREAM_RIG__{section}__{name}".upper(): "1"})
 
 
 def test_recorded_rig_is_read_without_its_removed_keys() -> None:
-    text = "[camera]\nreconnect_first_s = 0.5\n[reconstruct]\nmomentum = 0.5\n[reconstruct.expert]\nthreads = 3"
+    text = (
+        "[camera]\nreconnect_first_s = 0.5\n[reconstruct]\nmomentum = "
+        "0.5\n[reconstruct.expert]\nthreads = 3"
+    )
     rig = parse_rig(text, overrides={}, recorded=True)
     assert rig == parse("[reconstruct]\nthreads = 3")
 
@@ -226,7 +255,9 @@ def test_empty_variable_unsets_an_optional_key() -> None:
     assert rig.reconstruct.iterations is None
 
 
-def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_process_environment_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     path = tmp_path / "rig.toml"
     path.write_text("")
     monkeypatch.setenv("SCI_STREAM_RIG__RIG__NAME", "bench-7")
@@ -245,8 +276,16 @@ def test_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch, tmp
         ("CAMERA", "x", "names no setting"),
         ("CAMERA__OPTIONS", "x", "names no setting"),
         ("POLICY__MODE__X", "x", "names no setting"),
-        ("POLICY__MODE", "recrd", "SCI_STREAM_RIG__POLICY__MODE is wrong; expected 'live' or 'record'; got \"recrd\""),
-        ("POLICY__RING_MIB", "much", "The environment variable SCI_STREAM_RIG__POLICY__RING_MIB is wrong; expected an"),
+        (
+            "POLICY__MODE",
+            "recrd",
+            "SCI_STREAM_RIG__POLICY__MODE is wrong; expected 'live' or 'record'; got \"recrd\"",
+        ),
+        (
+            "POLICY__RING_MIB",
+            "much",
+            "The environment variable SCI_STREAM_RIG__POLICY__RING_MIB is wrong; expected an",
+        ),
     ],
 )
 def test_invalid_variable_is_named(variable: str, value: str, says: str) -> None:
@@ -290,7 +329,9 @@ def test_secrets_are_neither_written_nor_shown() -> None:
 
 @pytest.mark.parametrize("token", ["größe", "geheim€", "tab\t", "x" * 257])
 def test_token_that_no_header_carries_is_refused(token: str) -> None:
-    assert "expected up to 256 printable ASCII characters" in complaint(f"[preview]\ntoken = {json.dumps(token)}")
+    assert "expected up to 256 printable ASCII characters" in complaint(
+        f"[preview]\ntoken = {json.dumps(token)}"
+    )
 
 
 toml_texts = st.text(st.characters(codec="utf-8"))
@@ -331,7 +372,9 @@ def test_example_is_a_page_without_rarely_needed_keys() -> None:
 
 
 def test_example_with_unset_keys_uncommented_is_valid() -> None:
-    rig = parse(re.sub(r"^# (?=[a-z_0-9]+ += )", "", example_toml(every_key=True), flags=re.MULTILINE))
+    rig = parse(
+        re.sub(r"^# (?=[a-z_0-9]+ += )", "", example_toml(every_key=True), flags=re.MULTILINE)
+    )
     assert rig.reconstruct.sigma_first == 0.2
     assert rig.reconstruct.iterations == 20
     assert rig.calibration.file == Path("calibration.h5")
@@ -364,7 +407,8 @@ class Options(BaseModel):
 def test_example_lists_driver_options() -> None:
     text = example_toml("my-camera", Options)
     assert (
-        '[camera.options]\npath = ""  # must be set  # File to play.\n# last =                  # Last one.\n' in text
+        '[camera.options]\npath = ""  # must be set  # File to play.\n# last =                  # '
+        "Last one.\n" in text
     )
     assert "# Misbehaviour.\n[camera.options.faults]\nrate = 0.0  # How often.\n" in text
     rig = parse(text)
@@ -376,20 +420,28 @@ def test_example_lists_driver_options() -> None:
 
 
 def test_validate_options_returns_the_drivers_model() -> None:
-    options = validate_options(Options, {"path": "x.mat", "faults": {"rate": 0.5}}, "rig.toml: [camera.options]")
+    options = validate_options(
+        Options, {"path": "x.mat", "faults": {"rate": 0.5}}, "rig.toml: [camera.options]"
+    )
     assert options.faults.rate == 0.5
 
 
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"pth": "x", "path": "y"}, "rig.toml: [camera.options] pth is unknown. Did you mean path?"),
+        (
+            {"pth": "x", "path": "y"},
+            "rig.toml: [camera.options] pth is unknown. Did you mean path?",
+        ),
         ({}, "rig.toml: [camera.options] path is missing. File to play."),
         (
             {"path": "x", "faults": {"rate": 2}},
             "rig.toml: [camera.options] faults.rate is wrong; expected ≤ 1; got 2.",
         ),
-        ({"path": "x", "faults": {"rat": 2}}, "rig.toml: [camera.options] faults.rat is unknown. Did you mean rate?"),
+        (
+            {"path": "x", "faults": {"rat": 2}},
+            "rig.toml: [camera.options] faults.rat is unknown. Did you mean rate?",
+        ),
     ],
 )
 def test_invalid_options_are_named_like_invalid_keys(table: dict[str, Any], says: str) -> None:
@@ -403,7 +455,13 @@ def test_invalid_options_are_named_like_invalid_keys(table: dict[str, Any], says
 
 def test_example_rigs_exist() -> None:
     names = {path.stem for path in RIGS}
-    assert names >= {"simulated-live", "simulated-record", "replay-published", "two-nodes", "genicam"}
+    assert names >= {
+        "simulated-live",
+        "simulated-record",
+        "replay-published",
+        "two-nodes",
+        "genicam",
+    }
 
 
 @pytest.mark.parametrize("path", RIGS, ids=lambda path: path.stem)
@@ -411,7 +469,9 @@ def test_example_rig_loads_and_its_driver_accepts_the_options(path: Path) -> Non
     rig = load_rig(path, {})
     assert rig.rig.name == path.stem
     for rig_file, output in re.findall(r"calibrate (\S+) -o (\S+)", path.read_text()):
-        assert Path(output) == Path(rig_file).with_name("calibration.h5"), "paths in a rig file start at its folder"
+        assert Path(output) == Path(rig_file).with_name("calibration.h5"), (
+            "paths in a rig file start at its folder"
+        )
     classes = {
         "simulated": ("sci_stream_drivers.simulated", "SimulatedCamera"),
         "replay": ("sci_stream_drivers.replay", "ReplayCamera"),
@@ -435,7 +495,9 @@ def test_remote_addresses_need_keys_or_an_explicit_waiver() -> None:
     assert parse(ABROAD + f'[security]\nacquire_key = "{KEY}"\nsink_key = "{KEY}"').encrypted
     assert not parse(ABROAD + "[security]\nunprotected_network = true").encrypted
     assert not parse("").encrypted
-    assert parse(f'[security]\nencryption = "on"\nacquire_key = "{KEY}"\nsink_key = "{KEY}"').encrypted
+    assert parse(
+        f'[security]\nencryption = "on"\nacquire_key = "{KEY}"\nsink_key = "{KEY}"'
+    ).encrypted
 
 
 def test_invalid_public_key_is_refused() -> None:

@@ -19,16 +19,26 @@ ALL = (ITERATIONS, GAIN, BUDGET, PRIOR)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @pytest.mark.parametrize(
     ("parameter", "value", "taken"),
-    [(ITERATIONS, 1, 1), (ITERATIONS, 100.0, 100), (GAIN, 3, 3.0), (BUDGET, False, False), (PRIOR, "tv", "tv")],
+    [
+        (ITERATIONS, 1, 1),
+        (ITERATIONS, 100.0, 100),
+        (GAIN, 3, 3.0),
+        (BUDGET, False, False),
+        (PRIOR, "tv", "tv"),
+    ],
 )
-def test_checked_returns_the_value_in_its_type(parameter: Parameter, value: object, taken: object) -> None:
+def test_checked_returns_the_value_in_its_type(
+    parameter: Parameter, value: object, taken: object
+) -> None:
     found = parameter.checked(value)
     assert (found, type(found)) == (taken, type(taken))
 
@@ -49,7 +59,9 @@ def test_checked_returns_the_value_in_its_type(parameter: Parameter, value: obje
         (PRIOR, None, "ffdnet-lite or tv"),
     ],
 )
-def test_checked_refuses_invalid_values_with_the_range(parameter: Parameter, value: object, said: str) -> None:
+def test_checked_refuses_invalid_values_with_the_range(
+    parameter: Parameter, value: object, said: str
+) -> None:
     with pytest.raises(InputError, match=parameter.name) as error:
         parameter.checked(value)
     assert said in str(error.value)
@@ -69,7 +81,13 @@ def test_checked_accepts_in_range_or_refuses(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("parameter", "text", "value"),
-    [(ITERATIONS, "7", 7), (GAIN, "-0.5", -0.5), (BUDGET, "Off", False), (BUDGET, "true", True), (PRIOR, "tv", "tv")],
+    [
+        (ITERATIONS, "7", 7),
+        (GAIN, "-0.5", -0.5),
+        (BUDGET, "Off", False),
+        (BUDGET, "true", True),
+        (PRIOR, "tv", "tv"),
+    ],
 )
 def test_parsed_reads_command_line_values(parameter: Parameter, text: str, value: object) -> None:
     assert parameter.parsed(text) == value
@@ -102,7 +120,11 @@ def test_to_text_omits_a_long_description() -> None:
 @given(anything)
 def test_parameter_of_of_any_text_is_a_parameter_or_none(value: object) -> None:
     text = json.dumps(value)
-    for found in (parameter_of(text), parameter_of(text[:-1]), parameter_of({**GAIN.as_dict(), "value": value})):
+    for found in (
+        parameter_of(text),
+        parameter_of(text[:-1]),
+        parameter_of({**GAIN.as_dict(), "value": value}),
+    ):
         assert found is None or found.checked(found.value) == found.value
 
 
@@ -113,8 +135,13 @@ def test_inconsistent_declaration_is_ignored() -> None:
 
 
 def test_changes_are_validated_before_any_is_applied() -> None:
-    assert checked_changes(ALL, {"iterations": 5.0, "denoiser": "tv"}, "node") == {"iterations": 5, "denoiser": "tv"}
-    with pytest.raises(InputError, match=r"node has no parameter 'iteration'.*Did you mean iterations\?"):
+    assert checked_changes(ALL, {"iterations": 5.0, "denoiser": "tv"}, "node") == {
+        "iterations": 5,
+        "denoiser": "tv",
+    }
+    with pytest.raises(
+        InputError, match=r"node has no parameter 'iteration'.*Did you mean iterations\?"
+    ):
         checked_changes(ALL, {"denoiser": "tv", "iteration": 5}, "node")
     with pytest.raises(InputError, match="nothing can be set on it now"):
         checked_changes((), {"iterations": 5}, "node")

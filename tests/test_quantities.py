@@ -1,4 +1,5 @@
-"""Reported quantities are declared once: recordings, inspect, status, metrics and documentation follow from that.
+"""Reported quantities are declared once: recordings, inspect, status, metrics and documentation
+follow from that.
 
 ``python -m tests.test_quantities`` writes the table of docs/quantities.md.
 """
@@ -32,7 +33,8 @@ HEALTH = CalibrationHealth(
     **dict.fromkeys(measured(CalibrationHealth), 0.5),
 )  # fmt: skip
 REPORT = SolveReport(
-    iterations=12, budget_limited=True, start=Start.WARM, start_reason="flow", solve_ns=5_000_000, residual=0.25,
+    iterations=12, budget_limited=True, start=Start.WARM, start_reason="flow", solve_ns=5_000_000,
+    residual=0.25,
     saturated_fraction=0.5, solver="0123abcd", masks_at="1,0,0,2500,0;0,0,0,-12,0", health=HEALTH,
     **dict.fromkeys(measured(SolveReport), 0.125),
 )  # fmt: skip
@@ -51,7 +53,9 @@ def tables() -> str:
 
 def _row(quantity: Quantity) -> str:
     column, metric = quantity.column, quantity.metric
-    label = f'{{{metric.label}="{metric.label_value}"}}' if metric is not None and metric.label else ""
+    label = (
+        f'{{{metric.label}="{metric.label_value}"}}' if metric is not None and metric.label else ""
+    )
     cells = (
         f"`{quantity.name}`" + (f" (`{quantity.key}`)" if quantity.key != quantity.name else ""),
         f"`{column.name}` {column.dtype}" if column is not None else "",
@@ -72,7 +76,9 @@ def test_documentation_has_the_declared_quantities() -> None:
     assert DOCUMENT.read_text() == _document(), "run: python -m tests.test_quantities"
 
 
-@pytest.mark.parametrize(("report", "quantity"), DECLARED, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    ("report", "quantity"), DECLARED, ids=lambda value: getattr(value, "name", "")
+)
 def test_quantity_declares_texts_that_fit_its_summary(report: type, quantity: Quantity) -> None:
     spread = dict.fromkeys(("min", "median", "mean", "max", "count"), 1.5)
     assert quantity.inspected is None or quantity.inspected.text.format(**spread).isprintable()
@@ -102,9 +108,9 @@ def test_recorded_report_is_read_with_equal_values(tmp_path: Path, series) -> No
         for quantity in quantities_of(CalibrationHealth):
             if quantity.column is not None:
                 cell = recording.rows[quantity.column.name][0].item()
-                assert (quantity.column.word_of(cell) if quantity.column.words else cell) == getattr(
-                    HEALTH, quantity.name
-                )
+                assert (
+                    quantity.column.word_of(cell) if quantity.column.words else cell
+                ) == getattr(HEALTH, quantity.name)
 
 
 def test_inspect_summarises_every_declared_quantity(tmp_path: Path, series) -> None:

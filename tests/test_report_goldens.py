@@ -1,7 +1,8 @@
-"""Outputs of reported quantities stay as they were: inspect, its JSON, columns, the summary of a run, metrics.
+"""Outputs of reported quantities stay as they were: inspect, its JSON, columns, the summary of a
+run, metrics.
 
-The files in `goldens` were written by the version in which each output named its quantities itself. Later quantities
-may add to the outputs: each golden must be part of the present one.
+The files in `goldens` were written by the version in which each output named its quantities itself.
+Later quantities may add to the outputs: each golden must be part of the present one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ OLD = Path(__file__).parent / "recording" / "data" / "recording.h5.xz"
 MS = 1_000_000
 CORRECTION = MaskCorrection(masks=(MaskError(x_px=0.3, y_px=0.4), MaskError(gain=0.05))).to_text
 UNKNOWN = dict.fromkeys(
-    ("shift_x_px", "shift_y_px", "shift_sd_px", "match", "contrast", "brightness", "gain", "error_log_odds")
+    (
+        "shift_x_px",
+        "shift_y_px",
+        "shift_sd_px",
+        "match",
+        "contrast",
+        "brightness",
+        "gain",
+        "error_log_odds",
+    )
 )
 # Of the HDF5 version, not of the content.
 SIZES = {"bytes", "disk_bytes"}
@@ -55,15 +65,28 @@ def report(seq: int, **changes: Any) -> SolveReport:
 
 def with_truth(seq: int) -> SolveReport:
     """Return the report on a snapshot with truth; most start warm."""
-    return report(seq, psnr_db=30.0 + seq / 7 if seq != 4 else None, noise=0.02 + seq / 1000, mismatch=0.015)
+    return report(
+        seq, psnr_db=30.0 + seq / 7 if seq != 4 else None, noise=0.02 + seq / 1000, mismatch=0.015
+    )
 
 
 def watched(seq: int) -> SolveReport:
-    """Return the report on a snapshot of a rig that watches its calibration and corrects the masks."""
+    """Return the report on a snapshot of a rig that watches its calibration and corrects
+    the masks.
+    """
     values: dict[str, Any] = {
-        **{"shift_x_px": 0.1 * seq, "shift_y_px": -0.05 * seq, "shift_sd_px": 0.01234567, "match": 0.95 - 0.01 * seq},
+        **{
+            "shift_x_px": 0.1 * seq,
+            "shift_y_px": -0.05 * seq,
+            "shift_sd_px": 0.01234567,
+            "match": 0.95 - 0.01 * seq,
+        },
         **{"contrast": 1.0 + 0.01 * seq, "order": "forward", "corrected": seq > 3, "gain": 1.5},
-        **{"below_black_fraction": 0.001 * seq, "brightness": 0.4 + 0.01 * seq, "error_log_odds": 10.0 * seq},
+        **{
+            "below_black_fraction": 0.001 * seq,
+            "brightness": 0.4 + 0.01 * seq,
+            "error_log_odds": 10.0 * seq,
+        },
     }
     values |= {**UNKNOWN, "match": 0.0, "order": "shuffled"} if seq == 2 else {}
     return report(
@@ -81,7 +104,9 @@ def golden(name: str) -> str:
 
 
 def require_part(old: Any, new: Any, where: str = "") -> None:
-    """Raise unless a document is part of another: members of maps may be added, nothing else may differ."""
+    """Raise unless a document is part of another: members of maps may be added, nothing else may
+    differ.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for name, value in old.items():
             if name not in SIZES:
@@ -95,7 +120,9 @@ def require_part(old: Any, new: Any, where: str = "") -> None:
 
 
 def inspected(path: Path, *options: str) -> str:
-    result = CliRunner().invoke(app, ["inspect", str(path), *options], env={"COLUMNS": "400", "NO_COLOR": "1"})
+    result = CliRunner().invoke(
+        app, ["inspect", str(path), *options], env={"COLUMNS": "400", "NO_COLOR": "1"}
+    )
     assert result.exit_code == 0, result.output
     return result.output.replace(str(path.parent), "DIR")
 
@@ -116,7 +143,9 @@ def test_reports_are_written_as_before_they_were_declared(
         for seq in range(8):
             times = StageTimes(1 * MS, 2 * MS, 4 * MS, 8 * MS, (16 + seq) * MS, 32 * MS)
             node = f"reconstruct-{seq % 2}"
-            done = series.reconstruction(seq, report=make(seq), redelivered=int(seq == 1), node=node, times=times)
+            done = series.reconstruction(
+                seq, report=make(seq), redelivered=int(seq == 1), node=node, times=times
+            )
             writer.write_reconstruction(done)
             book.add(done, stage_seconds(times), float(seq))
             ledger.settle(seq, Outcome.RECONSTRUCTED)
@@ -129,11 +158,17 @@ def test_reports_are_written_as_before_they_were_declared(
         for line in golden(f"{name}.columns.txt").splitlines():
             column, dtype, attributes, values = line.split("\t")
             node = file["rows"][column]
-            assert (node.dtype.str, dict(node.attrs), repr(node[:].tolist())) == (dtype, json.loads(attributes), values)
+            assert (node.dtype.str, dict(node.attrs), repr(node[:].tolist())) == (
+                dtype,
+                json.loads(attributes),
+                values,
+            )
     metrics, solve = NodeMetrics("sink", "sink"), make(7)
     metrics.report({**gauges(solve), **({} if solve.health is None else gauges(solve.health))})
     exposed = metrics.exposition().decode().splitlines()
-    assert [line for line in golden(f"{name}.metrics.txt").splitlines() if line not in exposed] == []
+    assert [
+        line for line in golden(f"{name}.metrics.txt").splitlines() if line not in exposed
+    ] == []
 
 
 def test_old_recording_is_summarised_as_before(tmp_path: Path) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    StageTimes,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from sci_stream.wire.messages import (
@@ -85,8 +93,10 @@ def samples() -> dict[str, Message]:
     )
     return {
         "series_start": SeriesInfo(
-            SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3, calibration.hash,
-            bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n", versions={"numpy": "2"},
+            SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3,
+            calibration.hash,
+            bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n",
+            versions={"numpy": "2"},
             chunks={"ExposureTime": "us", "LineStatusAll": "", "Torn": ""},
             distortions="Gamma is 0.8: counts are not proportional to light.",
         ),
@@ -96,8 +106,10 @@ def samples() -> dict[str, Message]:
             rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
             calibration.hash,
             SolveReport(
-                iterations=12, start=Start.WARM, start_reason="flow", budget_limited=True, solve_ns=5_000_000,
-                residual=0.01, saturated_fraction=0.001, psnr_db=31.5, health=HEALTH, solver="0123abcd",
+                iterations=12, start=Start.WARM, start_reason="flow", budget_limited=True,
+                solve_ns=5_000_000,
+                residual=0.01, saturated_fraction=0.001, psnr_db=31.5, health=HEALTH,
+                solver="0123abcd",
                 masks_at="1,0,0,2500,0;0,0,0,-12,0", noise=0.02, mismatch=0.01,
             ),
             StageTimes(1, 2, 3, 4, 5, 0),
@@ -113,17 +125,22 @@ def samples() -> dict[str, Message]:
         "series_end": SeriesEnd(SERIES, 43, "finished", 2),
         "dropped": Dropped(SERIES, 1, 41, "queue_full"),
         "accepted": Accepted(SERIES, 42, "reconstruction"),
-        "hello": Hello("reconstruct-0", "reconstruct", "0a1b2c3d", "cpu", 2, versions={"torch": "2.4"}),
+        "hello": Hello("reconstruct-0", "reconstruct", "0a1b2c3d", "cpu", 2,
+        versions={"torch": "2.4"}),
         "welcome": Welcome("acquire", "ffee0011", 0.5),
         "ping": Ping(1_780_000_000_000_000_000),
-        "pong": Pong(1_780_000_000_000_000_000, 1_780_000_000_000_400_000, 1_780_000_000_000_400_000),
-        "heartbeat": Heartbeat("acquire", {"acquired": 7, "rate": 29.97, "phase": "running", "ok": True}),
+        "pong": Pong(1_780_000_000_000_000_000, 1_780_000_000_000_400_000,
+        1_780_000_000_000_400_000),
+        "heartbeat": Heartbeat("acquire", {"acquired": 7, "rate": 29.97, "phase": "running",
+        "ok": True}),
         "goodbye": Goodbye("reconstruct-0"),
         "refused": Refused("version", "another release"),
         "done": Done(SERIES, 42, False, "out of memory"),
         "calibration_request": CalibrationRequest(HASH),
         "calibration": calibration,
         "calibration_missing": CalibrationMissing(HASH),
-        "control": Control("0a1b2c3d", "reconstruct-0", "set", {"iterations": 12, "adapt_budget": False}, "eva@lab"),
-        "control_result": ControlResult("0a1b2c3d", True, "", {"iterations": 12, "adapt_budget": False}),
+        "control": Control("0a1b2c3d", "reconstruct-0", "set", {"iterations": 12,
+        "adapt_budget": False}, "eva@lab"),
+        "control_result": ControlResult("0a1b2c3d", True, "", {"iterations": 12,
+        "adapt_budget": False}),
     }  # fmt: skip

@@ -1,1 +1,4 @@
-"""Bridges to other programs: napari, EPICS PVAccess, ophyd-async, deepinv. Each needs its optional extra."""
+"""Bridges to other programs: napari, EPICS PVAccess, ophyd-async, deepinv.
+
+Each needs its optional extra.
+"""

@@ -1,7 +1,9 @@
-"""``sci-stream batch``: replay many recordings on the workers of a Dask cluster, one recording per task.
+"""``sci-stream batch``: replay many recordings on the workers of a Dask cluster, one recording per
+task.
 
-The unit of work is a recording, because warm-started solves depend on their predecessors. A killed worker costs the
-recording that it was at: Dask gives the task to another worker, which starts it from the first snapshot.
+The unit of work is a recording, because warm-started solves depend on their predecessors. A killed
+worker costs the recording that it was at: Dask gives the task to another worker, which starts it
+from the first snapshot.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from sci_stream.nodes.runtime.process import usable_cores
 from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob
 from sci_stream_bridges.batch_jobs import remove_left_behind, run_job_atomically
 
-# Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
+# Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the
+# others go on.
 _KILLED = "KilledWorker"
-# Dask removes a worker that has not restarted after 15 s by default. On a busy machine starting Python takes longer,
-# and the batch would continue with the other workers only.
+# Dask removes a worker that has not restarted after 15 s by default. On a busy machine starting
+# Python takes longer, and the batch would continue with the other workers only.
 _RESTART = "5 minutes"
 
 
@@ -31,10 +34,11 @@ _RESTART = "5 minutes"
 class ClusterOptions:
     """Choice of the workers.
 
-    ``scheduler`` is the address of a running Dask scheduler, or its scheduler file; ``slurm`` starts the workers as
-    Slurm jobs, configured by Dask's ``jobqueue.yaml``; otherwise they are processes of this machine. ``workers`` is
-    their number, None for one per GPU, or one on a machine without; ``threads`` of each on a CPU, 0 for an equal share
-    of the processors; ``dashboard`` the address of Dask's web page, empty for none.
+    ``scheduler`` is the address of a running Dask scheduler, or its scheduler file; ``slurm``
+    starts the workers as Slurm jobs, configured by Dask's ``jobqueue.yaml``; otherwise they are
+    processes of this machine. ``workers`` is their number, None for one per GPU, or one on a
+    machine without; ``threads`` of each on a CPU, 0 for an equal share of the processors;
+    ``dashboard`` the address of Dask's web page, empty for none.
     """
 
     scheduler: str = ""
@@ -46,7 +50,8 @@ class ClusterOptions:
 
 @contextmanager
 def connect(options: ClusterOptions) -> Iterator[Any]:
-    """Start or find the cluster and yield a Dask client; a cluster that was started ends with the context.
+    """Start or find the cluster and yield a Dask client; a cluster that was started ends with the
+    context.
 
     Raises
     ------
@@ -63,7 +68,9 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
             client = distributed.Client(**where, timeout="30s")
         except (OSError, ValueError) as error:
             raise EnvironmentFault(
-                f"The Dask scheduler {options.scheduler} does not answer", got=error, hint="Start it: dask scheduler."
+                f"The Dask scheduler {options.scheduler} does not answer",
+                got=error,
+                hint="Start it: dask scheduler.",
             ) from error
         with client:
             yield client
@@ -107,12 +114,15 @@ def _gpus() -> int:
 
 
 def run_batch(
-    jobs: Sequence[ReplayJob], client: Any, report: Callable[[JobResult], None] = lambda _result: None
+    jobs: Sequence[ReplayJob],
+    client: Any,
+    report: Callable[[JobResult], None] = lambda _result: None,
 ) -> list[JobResult]:
-    """Replay recordings on the workers of a Dask client; return the results in the order of the jobs.
+    """Replay recordings on the workers of a Dask client; return the results in the order of the
+    jobs.
 
-    Jobs are from `sci_stream.tools.replay.jobs.plan_jobs`; workers on other machines must see the same paths.
-    ``report`` is called with each result as it arrives, in any order.
+    Jobs are from `sci_stream.tools.replay.jobs.plan_jobs`; workers on other machines must see the
+    same paths. ``report`` is called with each result as it arrives, in any order.
 
     Raises
     ------
@@ -124,7 +134,9 @@ def run_batch(
         raise InputError("There are no recordings to replay")
     present = {job.out for job in jobs if job.out.exists()}
     futures = {
-        client.submit(run_on_worker, job, pure=False, key=f"replay-{index:05d}-{job.source.stem}"): index
+        client.submit(
+            run_on_worker, job, pure=False, key=f"replay-{index:05d}-{job.source.stem}"
+        ): index
         for index, job in enumerate(jobs)
     }
     results: dict[int, JobResult] = {}
@@ -145,7 +157,11 @@ def run_batch(
 def _lost(job: ReplayJob, error: BaseException) -> JobResult:
     """Return the result of a job that ended its worker each time, or raised a programming error."""
     name = type(error).__name__
-    text = "every worker that ran it died: killed, or out of memory" if name == _KILLED else f"{name}: {error}"
+    text = (
+        "every worker that ran it died: killed, or out of memory"
+        if name == _KILLED
+        else f"{name}: {error}"
+    )
     return JobResult(str(job.source), str(job.out), JobState.FAILED, error=text)
 
 
@@ -162,7 +178,8 @@ def run_on_worker(job: ReplayJob) -> JobResult:
 def worker_device(worker: Any, gpus: int) -> str:
     """Return the device of a Dask worker: the workers of one machine take its GPUs in turn.
 
-    Those that `connect` started are numbered by their names, others by the order of their addresses.
+    Those that `connect` started are numbered by their names, others by the order of their
+    addresses.
     """
     if gpus == 0:
         return "cpu"
@@ -173,7 +190,9 @@ def worker_device(worker: Any, gpus: int) -> str:
     if gpus == 1 or "CUDA_VISIBLE_DEVICES" in os.environ:
         return "cuda:0"
     addresses = _library("distributed").get_client().nthreads()
-    return f"cuda:{sum(_host(other) == host and other < worker.address for other in addresses) % gpus}"
+    return (
+        f"cuda:{sum(_host(other) == host and other < worker.address for other in addresses) % gpus}"
+    )
 
 
 def _host(address: str) -> str:

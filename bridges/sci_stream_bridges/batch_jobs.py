@@ -23,7 +23,8 @@ _MAX_MANIFEST_BYTES = 16 << 20
 
 
 def read_manifest(path: Path) -> list[Path]:
-    """Return the recordings that a text file names: one path or pattern (``*``, ``**``) per line, ``#`` for comments.
+    """Return the recordings that a text file names: one path or pattern (``*``, ``**``) per line,
+    ``#`` for comments.
 
     Relative paths are relative to the manifest.
 
@@ -40,7 +41,8 @@ def read_manifest(path: Path) -> list[Path]:
         if not pattern:
             continue
         with reading(path, "a manifest"):  # a pattern may hold NUL or an unknown user's home
-            matches = sorted(glob.glob(str(path.parent / Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute patterns too
+            absolute = str(path.parent / Path(pattern).expanduser())
+            matches = sorted(glob.glob(absolute, recursive=True))  # noqa: PTH207 - absolute patterns too
         if not matches:
             raise FileFormatError(f"Line {number} of {path} matches no file", got=pattern)
         recordings |= dict.fromkeys(map(Path, matches))
@@ -50,16 +52,19 @@ def read_manifest(path: Path) -> list[Path]:
 
 
 def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
-    """Run a job such that its output appears complete or not at all, however often and wherever it is run.
+    """Run a job such that its output appears complete or not at all, however often and wherever it
+    is run.
 
-    The replay is written to a hidden folder and renamed. A killed run leaves that folder, and the next run starts from
-    the first snapshot: it gives the same result to the last bit.
+    The replay is written to a hidden folder and renamed. A killed run leaves that folder, and the
+    next run starts from the first snapshot: it gives the same result to the last bit.
     """
     began_s = time.monotonic()
     folder = job.out.with_name(f".{job.out.name}.{secrets.token_hex(4)}.part")
     try:
         if job.out.exists():
-            (result,) = run_jobs([dataclasses.replace(job, plan=dataclasses.replace(job.plan, resume=True))])
+            (result,) = run_jobs(
+                [dataclasses.replace(job, plan=dataclasses.replace(job.plan, resume=True))]
+            )
             return dataclasses.replace(result, worker=worker)
         folder.mkdir()
         partial = folder / job.out.name

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.common import Device, echo, progress_bar, start_logging
-from sci_stream.cli.recordings import Iterations, JsonLines, Prior, Weights, report_result, some_failed
+from sci_stream.cli.recordings import (
+    Iterations,
+    JsonLines,
+    Prior,
+    Weights,
+    report_result,
+    some_failed,
+)
 
 if TYPE_CHECKING:
     from sci_stream.tools.replay.jobs import JobResult
@@ -21,25 +28,44 @@ def batch(
     manifest: Annotated[
         Path,
         typer.Argument(
-            metavar="MANIFEST", help="A text file: a recording or a pattern (run*.h5) per line.", show_default=False
+            metavar="MANIFEST",
+            help="A text file: a recording or a pattern (run*.h5) per line.",
+            show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the new recordings; NAME_replay.h5 next to each if not given.")
+        Path | None,
+        typer.Option(
+            help="Folder of the new recordings; NAME_replay.h5 next to each if not given."
+        ),
     ] = None,
     iterations: Iterations = None,
     denoiser: Prior = None,
     weights: Weights = None,
-    calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded ones.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="One per GPU if not given, or one without GPU.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Of each worker on a CPU; 0: an equal share.")] = 0,
-    scheduler: Annotated[str, typer.Option(help="A running Dask scheduler: its address or scheduler file.")] = "",
-    slurm: Annotated[bool, typer.Option("--slurm", help="Start the workers as Slurm jobs (dask-jobqueue).")] = False,
-    dashboard: Annotated[str, typer.Option(help="Address of Dask's web page; empty for none.")] = "127.0.0.1:8787",
+    calibration: Annotated[
+        Path | None, typer.Option(help="A better calibration than the recorded ones.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="One per GPU if not given, or one without GPU.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Of each worker on a CPU; 0: an equal share.")
+    ] = 0,
+    scheduler: Annotated[
+        str, typer.Option(help="A running Dask scheduler: its address or scheduler file.")
+    ] = "",
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Start the workers as Slurm jobs (dask-jobqueue).")
+    ] = False,
+    dashboard: Annotated[
+        str, typer.Option(help="Address of Dask's web page; empty for none.")
+    ] = "127.0.0.1:8787",
     as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
-    """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing ones."""
+    """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing
+    ones.
+    """
     from sci_stream.tools.replay.jobs import JobState, plan_jobs
     from sci_stream.tools.replay.replay import ReplayPlan
     from sci_stream.tools.replay.solver import SolverChanges
@@ -54,7 +80,9 @@ def batch(
     )
     # Workers may have another working directory.
     jobs = plan_jobs(
-        [source.absolute() for source in read_manifest(manifest)], None if out is None else out.absolute(), plan
+        [source.absolute() for source in read_manifest(manifest)],
+        None if out is None else out.absolute(),
+        plan,
     )
     options = ClusterOptions(scheduler, slurm, workers, threads, dashboard)
     with progress_bar("batch") as bar, connect(options) as client:

@@ -1,12 +1,15 @@
 """deepinv: its denoisers as priors (extra ``deepinv``).
 
-Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the command line and in Python::
+Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the command line and in
+Python::
 
-    sci-stream solve kobe_cacti.mat --denoiser sci_stream_bridges.deepinv:DRUNet --weights drunet_gray.pth
+    sci-stream solve kobe_cacti.mat --denoiser sci_stream_bridges.deepinv:DRUNet --weights
+    drunet_gray.pth
 
 In Python, a denoiser that is set up already is wrapped::
 
-    sci_stream.reconstruct(y, masks, denoiser=DeepinvDenoiser(deepinv.models.TVDenoiser(n_it_max=100)))
+    sci_stream.reconstruct(y, masks,
+    denoiser=DeepinvDenoiser(deepinv.models.TVDenoiser(n_it_max=100)))
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ import torch
 from sci_stream.errors import ConfigError, require_optional
 
 _NEEDED_BY = "A denoiser of deepinv"
-# Frames have one channel. TV and TGV iterate 1000 times by default, which takes seconds per call; a prior needs no such
-# precision.
+# Frames have one channel. TV and TGV iterate 1000 times by default, which takes seconds per call; a
+# prior needs no such precision.
 _OPTIONS = {"in_channels": 1, "out_channels": 1, "n_it_max": 100}
 
 
@@ -32,16 +35,16 @@ class DeepinvDenoiser:
     Parameters
     ----------
     model
-        A ``deepinv.models.Denoiser`` for one channel, called as ``model(images (N, 1, H, W), sigma)``. It is moved to
-        ``device`` and put into evaluation mode.
+        A ``deepinv.models.Denoiser`` for one channel, called as ``model(images (N, 1, H, W),
+        sigma)``. It is moved to ``device`` and put into evaluation mode.
     device
         Where it runs.
     """
 
     def __init__(self, model: torch.nn.Module, device: torch.device | str = "cpu") -> None:
         self._model = model.to(device).eval()
-        # TV and TGV start from the result of the previous call and stop by an error over the whole batch: a replay
-        # would differ, and so would smaller batches.
+        # TV and TGV start from the result of the previous call and stop by an error over the whole
+        # batch: a replay would differ, and so would smaller batches.
         self._keeps_state = hasattr(model, "restart")
 
     def __call__(self, images: torch.Tensor, sigma: float) -> torch.Tensor:
@@ -50,7 +53,9 @@ class DeepinvDenoiser:
         if not self._keeps_state:
             out: torch.Tensor = self._model(frames, sigma)
             return out.squeeze(1)
-        return torch.cat([self._restarted(frame, sigma) for frame in torch.split(frames, 1)]).squeeze(1)
+        return torch.cat(
+            [self._restarted(frame, sigma) for frame in torch.split(frames, 1)]
+        ).squeeze(1)
 
     def _restarted(self, frame: torch.Tensor, sigma: float) -> torch.Tensor:
         self._model.restart = True  # type: ignore[assignment]  # modules take attributes of any type
@@ -62,7 +67,9 @@ def __getattr__(name: str) -> Callable[..., DeepinvDenoiser]:
     """Return the plug-in of a class of ``deepinv.models``."""
     if name.startswith("_"):
         raise AttributeError(name)
-    kind = getattr(require_optional("deepinv.models", "deepinv", _NEEDED_BY, "sci-stream-bridges"), name, None)
+    kind = getattr(
+        require_optional("deepinv.models", "deepinv", _NEEDED_BY, "sci-stream-bridges"), name, None
+    )
     if kind is None:
         raise AttributeError(f"deepinv.models has no {name!r}")
     try:

@@ -1,6 +1,7 @@
 """napari: open recordings as layers (extra ``napari``).
 
-napari finds the reader by the manifest ``napari.yaml``: ``napari recordings/run.h5`` opens a recording.
+napari finds the reader by the manifest ``napari.yaml``: ``napari recordings/run.h5`` opens a
+recording.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ def get_reader(path: str | list[str]) -> Callable[[str | list[str]], list[LayerD
 
 
 def read_layers(path: str | list[str]) -> list[LayerData]:
-    """Return the layers of recordings, read when napari shows them: the video, and the coded snapshots.
+    """Return the layers of recordings, read when napari shows them: the video, and the coded
+    snapshots.
 
-    Video is (snapshot, frame, y, x) on the scale 0–1, in colour if the sensor is; snapshots are in DN, and each spans
-    the frames of its video.
+    Video is (snapshot, frame, y, x) on the scale 0–1, in colour if the sensor is; snapshots are in
+    DN, and each spans the frames of its video.
     """
     layers: list[LayerData] = []
     for name in path if isinstance(path, list) else [path]:
@@ -61,7 +63,11 @@ def read_layers(path: str | list[str]) -> list[LayerData]:
             layers.append((series.rgb() if colour else series.video, video, "image"))
         if len(series.raw):
             top = (1 << min(series.info.bit_depth, 16)) - 1
-            raw: LayerOptions = {"name": f"{stem} snapshots", "metadata": metadata, "contrast_limits": (0, top)}
+            raw: LayerOptions = {
+                "name": f"{stem} snapshots",
+                "metadata": metadata,
+                "contrast_limits": (0, top),
+            }
             raw["visible"] = not layers
             n_frames = series.info.n_frames
             raw["scale"], raw["translate"] = (1, n_frames, 1, 1), (0, (n_frames - 1) / 2, 0, 0)
@@ -73,4 +79,6 @@ def _along_frames(series: RecordedSeries) -> FrameStack:
     """Return the snapshots as (N, 1, H, W)."""
     raw = series.raw
     shape = (1, *raw.shape[1:])
-    return FrameStack(raw.seqs, shape, raw.dtype, lambda seq, part: series.raw_of(seq)[np.newaxis][part])
+    return FrameStack(
+        raw.seqs, shape, raw.dtype, lambda seq, part: series.raw_of(seq)[np.newaxis][part]
+    )

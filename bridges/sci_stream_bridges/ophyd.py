@@ -29,7 +29,12 @@ from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
 
 try:
     from bluesky.protocols import Triggerable
-    from ophyd_async.core import AsyncStatus, StandardReadable, StandardReadableFormat, soft_signal_r_and_setter
+    from ophyd_async.core import (
+        AsyncStatus,
+        StandardReadable,
+        StandardReadableFormat,
+        soft_signal_r_and_setter,
+    )
 except ImportError as missing:
     raise ConfigError(
         "The Bluesky bridge needs the library ophyd_async, which is not installed",
@@ -39,13 +44,15 @@ except ImportError as missing:
 
 
 class SciStreamDetector(StandardReadable, Triggerable):
-    """A running rig: `trigger` waits for the next snapshot, the signals then hold its reconstruction.
+    """A running rig: `trigger` waits for the next snapshot, the signals then hold its
+    reconstruction.
 
-    The rig acquires and records on its own. A trigger gives the first reconstruction of a snapshot that was acquired
-    after it, by the clock of this machine: where the rig runs on another one, both clocks must agree.
+    The rig acquires and records on its own. A trigger gives the first reconstruction of a snapshot
+    that was acquired after it, by the clock of this machine: where the rig runs on another one,
+    both clocks must agree.
 
-    Signals: ``video`` (B, H, W) float32, ``mean_brightness`` (hinted), ``seq``, ``series``, ``residual``,
-    ``acquired_ns``.
+    Signals: ``video`` (B, H, W) float32, ``mean_brightness`` (hinted), ``seq``, ``series``,
+    ``residual``, ``acquired_ns``.
 
     Parameters
     ----------
@@ -78,7 +85,9 @@ class SciStreamDetector(StandardReadable, Triggerable):
             self.series, self._set_series = soft_signal_r_and_setter(str, "")
             self.residual, self._set_residual = soft_signal_r_and_setter(float, 0.0)
             self.acquired_ns, self._set_acquired = soft_signal_r_and_setter(int, 0)
-            self.video, self._set_video = soft_signal_r_and_setter(np.ndarray, np.zeros((1, 1, 1), np.float32))
+            self.video, self._set_video = soft_signal_r_and_setter(
+                np.ndarray, np.zeros((1, 1, 1), np.float32)
+            )
         super().__init__(name=name)
 
     @AsyncStatus.wrap
@@ -101,7 +110,9 @@ class SciStreamDetector(StandardReadable, Triggerable):
 
     def _next(self, after_ns: int) -> Reconstruction:
         until_s = time.monotonic() + self._timeout_s
-        stream = self._stream or subscribe(self._taps, timeout_s=self._timeout_s, configure=self._configure)
+        stream = self._stream or subscribe(
+            self._taps, timeout_s=self._timeout_s, configure=self._configure
+        )
         self._stream = stream
         try:
             for reconstruction in stream:

@@ -27,7 +27,9 @@ def _declare_operators_of_torchvision() -> None:
         return
     if "+" not in importlib.metadata.version("torchvision"):
         for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+            torch.library.define(
+                f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
+            )
 
 
 _declare_operators_of_torchvision()

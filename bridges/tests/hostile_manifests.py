@@ -1,4 +1,6 @@
-"""Hostile manifests of a batch: ``python -m bridges.tests.hostile_manifests FOLDER SEED MUTATIONS``."""
+"""Hostile manifests of a batch: ``python -m bridges.tests.hostile_manifests FOLDER SEED
+MUTATIONS``.
+"""
 
 from __future__ import annotations
 

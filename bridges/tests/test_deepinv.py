@@ -14,7 +14,9 @@ from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_bridges.deepinv import DeepinvDenoiser
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of deepinv's own dependencies, when they are imported
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # of deepinv's own dependencies, when they are imported
 models = pytest.importorskip("deepinv.models", exc_type=ModuleNotFoundError)
 
 NAME = "sci_stream_bridges.deepinv"
@@ -57,21 +59,28 @@ def test_reconstruct_runs_deepinv_denoiser_by_name_and_object(x, masks) -> None:
     none = sci_stream.reconstruct(y, masks, denoiser="identity", **options)
     named = sci_stream.reconstruct(y, masks, denoiser=f"{NAME}:TVDenoiser", **options)
     assert named.psnr_db > max(22, none.psnr_db)
-    given = sci_stream.reconstruct(y, masks, denoiser=DeepinvDenoiser(models.TVDenoiser(n_it_max=100)), **options)
+    given = sci_stream.reconstruct(
+        y, masks, denoiser=DeepinvDenoiser(models.TVDenoiser(n_it_max=100)), **options
+    )
     np.testing.assert_array_equal(given.video, named.video)
 
 
 def test_deepinv_modules_are_denoisers_as_they_are(x, masks) -> None:
     torch.manual_seed(0)
     network = models.DnCNN(1, 1, depth=3, nf=8, pretrained=None)
-    result = sci_stream.reconstruct((masks * x).sum(0), masks, denoiser=network, iterations=2, device="cpu")
+    result = sci_stream.reconstruct(
+        (masks * x).sum(0), masks, denoiser=network, iterations=2, device="cpu"
+    )
     assert result.video.shape == (B, H, W)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("TvDenoiser", "Cannot import the denoiser .*TvDenoiser'.*deepinv.models has no 'TvDenoiser'"),
+        (
+            "TvDenoiser",
+            "Cannot import the denoiser .*TvDenoiser'.*deepinv.models has no 'TvDenoiser'",
+        ),
         ("base", "Cannot create the denoiser"),
     ],
 )

@@ -21,7 +21,10 @@ client = pytest.importorskip("p4p.client.thread", exc_type=ModuleNotFoundError)
 @pytest.fixture
 def served():
     """Return a server that only its own client finds, and that client."""
-    with PvaServer("SCI:", isolated=True) as server, client.Context("pva", conf=server.conf, useenv=False) as context:
+    with (
+        PvaServer("SCI:", isolated=True) as server,
+        client.Context("pva", conf=server.conf, useenv=False) as context,
+    ):
         yield server, context
 
 
@@ -34,12 +37,16 @@ def test_client_gets_the_newest_reconstruction(served, series) -> None:
     np.testing.assert_array_equal(np.asarray(video), series.video(4).astype(np.float32))
     assert video.dtype == np.float32
     assert video.timestamp == pytest.approx((10_000 + 4) / 1e9)
-    np.testing.assert_array_equal(np.asarray(context.get("SCI:FRAME")), series.video(4)[-1].astype(np.float32))
+    np.testing.assert_array_equal(
+        np.asarray(context.get("SCI:FRAME")), series.video(4)[-1].astype(np.float32)
+    )
     np.testing.assert_array_equal(np.asarray(context.get("SCI:SNAPSHOT")), series.counts(4))
     assert (context.get("SCI:SEQ"), context.get("SCI:RESIDUAL")) == (4, pytest.approx(0.02))
 
 
-def test_live_video_of_an_encrypted_rig_is_served(served, series, taps: str, key: Path, monkeypatch) -> None:
+def test_live_video_of_an_encrypted_rig_is_served(
+    served, series, taps: str, key: Path, monkeypatch
+) -> None:
     server, context = served
     keys = read_key_pair(key)
 
@@ -53,7 +60,9 @@ def test_live_video_of_an_encrypted_rig_is_served(served, series, taps: str, key
         epics.main(["SCI:", "--taps", taps, "--key", str(key), "--sink-key", keys.public.decode()])
     seq = int(context.get("SCI:SEQ"))
     assert seq >= 2
-    np.testing.assert_array_equal(np.asarray(context.get("SCI:VIDEO")), series.video(seq).astype(np.float32))
+    np.testing.assert_array_equal(
+        np.asarray(context.get("SCI:VIDEO")), series.video(seq).astype(np.float32)
+    )
 
 
 def test_silent_rig_is_named(taps: str, monkeypatch, capsys) -> None:

@@ -13,7 +13,9 @@ from sci_stream_bridges import napari_plugin
 
 MANIFEST = Path(napari_plugin.__file__).with_name("napari.yaml")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of napari's own dependencies, when they are imported
+pytestmark = pytest.mark.filterwarnings(
+    "ignore"
+)  # of napari's own dependencies, when they are imported
 
 
 @pytest.fixture

@@ -29,10 +29,14 @@ def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str, ke
     engine = bluesky.RunEngine(context_managers=[])
     documents: list[tuple[str, dict[str, Any]]] = []
     with core.init_devices():
-        camera = bridge.SciStreamDetector(taps, timeout_s=60.0, configure=client_config(keys, keys.public.decode()))
+        camera = bridge.SciStreamDetector(
+            taps, timeout_s=60.0, configure=client_config(keys, keys.public.decode())
+        )
     began_ns = unix_ns()
     with publishing(series, taps, keys):
-        engine(plans.count([camera], num=2), lambda name, document: documents.append((name, document)))
+        engine(
+            plans.count([camera], num=2), lambda name, document: documents.append((name, document))
+        )
     descriptor = next(document for name, document in documents if name == "descriptor")
     assert descriptor["hints"]["camera"]["fields"] == ["camera-mean_brightness"]
     events = [document["data"] for name, document in documents if name == "event"]

@@ -8,8 +8,9 @@ import time
 class Pacer:
     """A schedule of frames on the monotonic clock.
 
-    Frame k (from 0) is due (k + 1)/rate after `start`, at the end of its exposure. Due times depend on k alone, not on
-    the time of earlier reads, so neither a late reader nor the inaccuracy of sleep accumulates to a drift.
+    Frame k (from 0) is due (k + 1)/rate after `start`, at the end of its exposure. Due times depend
+    on k alone, not on the time of earlier reads, so neither a late reader nor the inaccuracy of
+    sleep accumulates to a drift.
 
     Parameters
     ----------
@@ -38,9 +39,11 @@ class Pacer:
         self._held_until_s = 0.0
 
     def retime(self, rate_hz: float, k: int) -> None:
-        """Continue at another rate from frame ``k``, the next one, which is due a new period after the previous one.
+        """Continue at another rate from frame ``k``, the next one, which is due a new period after
+        the previous one.
 
-        A late reader does not catch up: frames that were due at the old rate are not delivered at the new one.
+        A late reader does not catch up: frames that were due at the old rate are not delivered at
+        the new one.
         """
         elapsed_s = time.monotonic() - self._origin_s - self._paused_s
         self._k0_s = max(self._due_s(k - 1), elapsed_s) if self._period_s else elapsed_s

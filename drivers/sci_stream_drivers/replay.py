@@ -1,8 +1,8 @@
 """A camera that plays files: published measurements and recordings.
 
-Their sources number the shots and give random access to them. ``capabilities`` of a source are those of a camera that
-plays each shot once; ``frame_numbers`` ascend, one per shot: a step of more than 1 gives the number of frames lost in
-the original run.
+Their sources number the shots and give random access to them. ``capabilities`` of a source are
+those of a camera that plays each shot once; ``frame_numbers`` ascend, one per shot: a step of more
+than 1 gives the number of frames lost in the original run.
 """
 
 from __future__ import annotations
@@ -36,21 +36,33 @@ _MAX_RESIDUAL = 0.05
 class ReplayOptions(DriverOptions):
     """Options of the replay camera."""
 
-    path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file.")
+    path: Path = Field(
+        description="A published .mat file (v5 or v7.3); a recording: its first .h5 file."
+    )
     snapshot_rate_hz: float = Field(
-        default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be read."
+        default=0.0,
+        ge=0,
+        le=100_000,
+        description="Snapshots per second; 0: as fast as they can be read.",
     )
     loop: bool = Field(default=False, description="Restart after the last shot, endlessly.")
     start: int = Field(default=0, ge=0, description="First shot to play, from 0.")
-    stop: int | None = Field(default=None, ge=1, description="Shot to stop before; unset: play all.")
-    truth: bool = Field(default=True, description="Deliver the true video, if a .mat file contains it.")
+    stop: int | None = Field(
+        default=None, ge=1, description="Shot to stop before; unset: play all."
+    )
+    truth: bool = Field(
+        default=True, description="Deliver the true video, if a .mat file contains it."
+    )
     bayer: BayerOption = Field(
-        default=None, description="Colour filters of a .mat file's sensor, or none; a recording contains its own."
+        default=None,
+        description="Colour filters of a .mat file's sensor, or none; a recording contains its "
+        "own.",
     )
     full_scale_dn: float | None = Field(
         default=None,
         gt=0,
-        description="Counts of one white frame through an open mask of a .mat file; unset: estimated.",
+        description="Counts of one white frame through an open mask of a .mat file; unset: "
+        "estimated.",
     )
 
     @model_validator(mode="after")
@@ -63,8 +75,9 @@ class ReplayOptions(DriverOptions):
 class ReplayCamera:
     """Play a file as if it came from a camera. Implements `sci_stream.ports.Camera`.
 
-    Frame ids count from 0 at each start, with the gaps of the original run if a recording contains them; in a loop they
-    continue, so that no id is repeated. Recorded timestamps are delivered, except in a loop, where they would go back.
+    Frame ids count from 0 at each start, with the gaps of the original run if a recording contains
+    them; in a loop they continue, so that no id is repeated. Recorded timestamps are delivered,
+    except in a loop, where they would go back.
     """
 
     Options: ClassVar[type[ReplayOptions]] = ReplayOptions
@@ -81,13 +94,15 @@ class ReplayCamera:
     def open(self) -> CameraCapabilities:
         """Read the file and return the capabilities.
 
-        Raises `FileFormatError` if the file cannot be played; `ConfigError` if there are no shots between ``start`` and
-        ``stop``.
+        Raises `FileFormatError` if the file cannot be played; `ConfigError` if there are no shots
+        between ``start`` and ``stop``.
         """
         o = self._options
         if self._source is None:
             path = o.path.expanduser()
-            source = PublishedSource(path, o) if path.suffix.lower() == ".mat" else RecordedSource(path)
+            source = (
+                PublishedSource(path, o) if path.suffix.lower() == ".mat" else RecordedSource(path)
+            )
             count = len(source.frame_numbers)
             if not o.start < (o.stop or count) <= count:
                 source.close()
@@ -98,7 +113,9 @@ class ReplayCamera:
                 )
             self._source, self._chosen = source, range(o.start, o.stop or count)
             self._counts.clear()
-        capabilities = replace(self._source.capabilities, frame_period_ns=self._pacer.period_ns, finite=not o.loop)
+        capabilities = replace(
+            self._source.capabilities, frame_period_ns=self._pacer.period_ns, finite=not o.loop
+        )
         return replace(capabilities, clock="none") if o.loop else capabilities
 
     def calibration(self) -> Calibration:
@@ -116,7 +133,9 @@ class ReplayCamera:
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`."""
         if not self._running:
-            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+            raise RuntimeError(
+                "read() needs an open and started camera: call open() and start() first"
+            )
         if self.exhausted or not self._pacer.wait(self._played, timeout_s):
             return None
         rounds, step = divmod(self._played, len(self._chosen))
@@ -139,7 +158,11 @@ class ReplayCamera:
     @property
     def exhausted(self) -> bool:
         """True once the last shot has been delivered; never in a loop."""
-        return not self._options.loop and self._source is not None and self._played >= len(self._chosen)
+        return (
+            not self._options.loop
+            and self._source is not None
+            and self._played >= len(self._chosen)
+        )
 
     def counters(self) -> Mapping[str, int]:
         """Return the number of frames ``delivered`` since `open`."""
@@ -160,8 +183,9 @@ class ReplayCamera:
 class PublishedSource:
     """The shots of a published ``.mat`` file, on its own scale of counts.
 
-    Such files have no Bayer phase, which is an option. With ``truth`` their ``orig`` is the truth, if they have it.
-    Without ``full_scale_dn``, the counts of one white frame through an open mask, it is estimated: see `_calibrate`.
+    Such files have no Bayer phase, which is an option. With ``truth`` their ``orig`` is the truth,
+    if they have it. Without ``full_scale_dn``, the counts of one white frame through an open mask,
+    it is estimated: see `_calibrate`.
 
     Raises `FileFormatError` if the file is unusable.
     """
@@ -170,7 +194,9 @@ class PublishedSource:
         published, bayer = load_measurement(path), options.bayer
         self.calibration = _calibrate(published, path, bayer, options.full_scale_dn)
         self._counts = _as_counts(np.asarray(published.y))
-        self._truth = _as_truth(published.truth if options.truth else None, self.calibration.phi.shape)
+        self._truth = _as_truth(
+            published.truth if options.truth else None, self.calibration.phi.shape
+        )
         self.frame_numbers = list(range(len(self._counts)))
         depth = 8 * self._counts.dtype.itemsize
         height, width = self.calibration.shape
@@ -179,7 +205,9 @@ class PublishedSource:
             serial=path.name,
             height_px=height,
             width_px=width,
-            pixel_format="Mono32f" if self._counts.dtype == np.float32 else pixel_format_name(depth, bayer),
+            pixel_format="Mono32f"
+            if self._counts.dtype == np.float32
+            else pixel_format_name(depth, bayer),
             bit_depth=depth,
             n_frames=self.calibration.n_frames,
             bayer=bayer,
@@ -198,11 +226,12 @@ class PublishedSource:
 class RecordedSource:
     """The raw snapshots of a recording, across all segments.
 
-    Losses of the original run, of camera frames and of snapshots recorded without counts, appear again. Timestamps are
-    omitted if the camera was reopened in between, because its clock may have restarted. ``path`` is the first segment,
-    or a later one for that one alone.
+    Losses of the original run, of camera frames and of snapshots recorded without counts, appear
+    again. Timestamps are omitted if the camera was reopened in between, because its clock may have
+    restarted. ``path`` is the first segment, or a later one for that one alone.
 
-    Raises `FileFormatError` if the file is not a recording, is damaged, or contains no raw snapshots.
+    Raises `FileFormatError` if the file is not a recording, is damaged, or contains no raw
+    snapshots.
     """
 
     def __init__(self, path: Path) -> None:
@@ -259,12 +288,13 @@ def _calibrate(
 ) -> Calibration:
     r"""Make the calibration of a published measurement, whose scale is arbitrary.
 
-    φ is the mask over its maximum. If the truth x is available, ``full_scale_dn`` is the least-squares s of
-    ``meas = s · Σ_b φ_b ⊙ x_b``. A real measurement has no absolute scale: s is the 99.5th percentile of
-    ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that the reconstruction fills 0–1 and only its
-    highlights exceed it.
+    φ is the mask over its maximum. If the truth x is available, ``full_scale_dn`` is the
+    least-squares s of ``meas = s · Σ_b φ_b ⊙ x_b``. A real measurement has no absolute scale: s is
+    the 99.5th percentile of ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that
+    the reconstruction fills 0–1 and only its highlights exceed it.
 
-    Raises `FileFormatError` if truth and masks do not explain the measurement, or it is dark everywhere.
+    Raises `FileFormatError` if truth and masks do not explain the measurement, or it is dark
+    everywhere.
     """
     assert not isinstance(published.masks, Calibration)
     try:
@@ -280,11 +310,15 @@ def _calibrate(
         scale = brightness_percentile(y, phi)
     if not scale > 0:
         raise FileFormatError(
-            f"The measurement of {path} is dark", expected="positive counts", got=f"a scale of {scale:.4g}"
+            f"The measurement of {path} is dark",
+            expected="positive counts",
+            got=f"a scale of {scale:.4g}",
         )
     return Calibration(
         phi=phi,
-        full_scale_dn=float(f"{scale:.7g}"),  # without the rounding errors of sums, which would change the hash
+        full_scale_dn=float(
+            f"{scale:.7g}"
+        ),  # without the rounding errors of sums, which would change the hash
         bayer=bayer,
         camera_serial=path.name,
         source=f"mask of {path.name}, divided by its maximum",
@@ -307,7 +341,9 @@ def _scale_by_truth(y: Array, truth: Array, phi: Array, path: Path) -> float:
 
 
 def _as_counts(meas: Array) -> Array:
-    """Return counts as uint16 if all are integers that fit (up to rounding errors of summing), else float32."""
+    """Return counts as uint16 if all are integers that fit (up to rounding errors of summing), else
+    float32.
+    """
     whole = np.rint(meas)
     if whole.min() >= 0 and whole.max() <= 65535 and np.allclose(meas, whole, rtol=0, atol=1e-6):
         return whole.astype(np.uint16)
@@ -315,10 +351,17 @@ def _as_counts(meas: Array) -> Array:
 
 
 def _as_truth(orig: Array | None, shape: tuple[int, ...]) -> Array:
-    """Return the true (B, H, W) of the first shots as uint8 if they are integers of 0–255, else as float32 of 0–1."""
+    """Return the true (B, H, W) of the first shots as uint8 if they are integers of 0–255, else as
+    float32 of 0–1.
+    """
     if orig is None:
         return np.empty((0, *shape))
     orig, white = orig.reshape(-1, *shape), white_level(orig)
-    if white == 255 and orig.min() >= 0 and orig.max() <= 255 and np.array_equal(orig, np.rint(orig)):
+    if (
+        white == 255
+        and orig.min() >= 0
+        and orig.max() <= 255
+        and np.array_equal(orig, np.rint(orig))
+    ):
         return orig.astype(np.uint8)
     return (orig / white).astype(np.float32)

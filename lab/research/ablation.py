@@ -1,17 +1,19 @@
-"""Study: what each constant of the solver is worth on the scenes of `bench reality`; see docs/algorithm.md.
+"""Study: what each constant of the solver is worth on the scenes of `bench reality`; see
+docs/algorithm.md.
 
-``python lab/research/ablation.py reporting "lmmse._DECISION=8" "lmmse._TEXTURE=0.0;error_map._MIN_LEVEL=0.2"`` solves
-half of the scenes with the constants as they are, then with each argument's values in their place, and prints the
-change of the PSNR, mean over the scenes of each group, in dB: 12 / 4 iterations of `ffdnet-lite`, 128 × 128 pixels,
-and in parentheses the worst case. A constant is named by its module and its own name, ``settings.NAME`` is a setting
-of the solver, values are Python. Names of groups as an argument, as in ``none,noise``, restrict it to them.
-SCI_STREAM_DATA names the data.
+``python lab/research/ablation.py reporting "lmmse._DECISION=8"
+"lmmse._TEXTURE=0.0;error_map._MIN_LEVEL=0.2"`` solves half of the scenes with the constants as they
+are, then with each argument's values in their place, and prints the change of the PSNR, mean over
+the scenes of each group, in dB: 12 / 4 iterations of `ffdnet-lite`, 128 × 128 pixels, and in
+parentheses the worst case. A constant is named by its module and its own name, ``settings.NAME`` is
+a setting of the solver, values are Python. Names of groups as an argument, as in ``none,noise``,
+restrict it to them. SCI_STREAM_DATA names the data.
 
-Groups: published masks, s = 0.5, without an error, with noise, a shift, and everything, each third snapshot solved
-cold; ``jitter`` behind shift masks, B = 14; ``blurred``: published masks, s = 0.8; ``random``: s = 0.5, B = 14;
-``binary``: every second whole shot of the published set of that half; ``warm``: the third of three snapshots of each
-scene and of the published set, each solved from the one before; ``cut`` (with ``warm``): a snapshot of one scene
-after one of another.
+Groups: published masks, s = 0.5, without an error, with noise, a shift, and everything, each third
+snapshot solved cold; ``jitter`` behind shift masks, B = 14; ``blurred``: published masks, s = 0.8;
+``random``: s = 0.5, B = 14; ``binary``: every second whole shot of the published set of that half;
+``warm``: the third of three snapshots of each scene and of the published set, each solved from the
+one before; ``cut`` (with ``warm``): a snapshot of one scene after one of another.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
 from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
-from sci_stream_lab.bench.reality.scenes import SCENES, NamedScene, SceneFormat, SceneUnavailableError
+from sci_stream_lab.bench.reality.scenes import (
+    SCENES,
+    NamedScene,
+    SceneFormat,
+    SceneUnavailableError,
+)
 
 CPU = pick_device("cpu")
 PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)
@@ -50,7 +57,9 @@ PLACES = (
 
 
 class Series(NamedTuple):
-    """Snapshots of a scene; the last one is what counts, solved from those before it if ``warm``."""
+    """Snapshots of a scene; the last one is what counts,
+    solved from those before it if ``warm``.
+    """
 
     group: str
     scene: str
@@ -92,15 +101,27 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
             if taken is None:
                 continue
             left -= 1
-            series = film(group.rig, group.rig.optics(SIZE), taken, parse_perturbation(group.perturbation))
+            series = film(
+                group.rig, group.rig.optics(SIZE), taken, parse_perturbation(group.perturbation)
+            )
             yield Series(group.name, scene.name, series.assumed, series.snapshots, group.warm)
             if group.warm:
                 if before and (not names or "cut" in names):
-                    yield Series("cut", scene.name, series.assumed, (before[-2], series.snapshots[-1]), warm=True)
+                    yield Series(
+                        "cut",
+                        scene.name,
+                        series.assumed,
+                        (before[-2], series.snapshots[-1]),
+                        warm=True,
+                    )
                 before = series.snapshots
     rig = OpticalSetup("published", 0.0, 8)
     for scene in scenes:
-        taken = videos(scene, SceneFormat(WHOLE, 8, False, 9)) if scene.name in {"traffic", "crash"} else None
+        taken = (
+            videos(scene, SceneFormat(WHOLE, 8, False, 9))
+            if scene.name in {"traffic", "crash"}
+            else None
+        )
         if taken is None:
             continue
         made = film(rig, rig.optics(WHOLE), taken, parse_perturbation("none"))
@@ -129,7 +150,9 @@ def solved(series: Series, settings: dict[str, Any], iterations: int) -> float:
 
 
 def changed(variant: str) -> dict[str, Any]:
-    """Set the constants of a variant such as ``lmmse._TEXTURE=0.0``; return the settings that it has."""
+    """Set the constants of a variant such as ``lmmse._TEXTURE=0.0``; return the settings that it
+    has.
+    """
     settings: dict[str, Any] = {}
     for part in variant.split(";"):
         name, _, value = part.partition("=")
@@ -161,7 +184,9 @@ def measured(every: list[Series], settings: dict[str, Any]) -> dict[str, list[li
     """Return the PSNR of every series with each number of iterations, by group."""
     scores: dict[str, list[list[float]]] = defaultdict(list)
     for series in every:
-        scores[series.group].append([solved(series, settings, iterations) for iterations in ITERATIONS])
+        scores[series.group].append(
+            [solved(series, settings, iterations) for iterations in ITERATIONS]
+        )
     return scores
 
 
@@ -172,7 +197,11 @@ def main() -> None:
     names = [name for variant in variants if "=" not in variant for name in variant.split(",")]
     every = list(films(half, names))
     before = measured(every, {})
-    print(f"{'as it is':40} " + ", ".join(f"{group} {_means(rows)}" for group, rows in before.items()), flush=True)
+    print(
+        f"{'as it is':40} "
+        + ", ".join(f"{group} {_means(rows)}" for group, rows in before.items()),
+        flush=True,
+    )
     for group in before:
         print(f"  {group:8} " + ", ".join(s.scene for s in every if s.group == group))
     for variant in variants:
@@ -184,7 +213,10 @@ def main() -> None:
         parts = []
         for group, rows in after.items():
             change = np.array(rows) - np.array(before[group])
-            parts.append(f"{group} {change[:, 0].mean():+.2f} / {change[:, 1].mean():+.2f} ({change.min():+.2f})")
+            parts.append(
+                f"{group} {change[:, 0].mean():+.2f} / {change[:, 1].mean():+.2f} "
+                f"({change.min():+.2f})"
+            )
         print(f"{variant:40} " + ", ".join(parts), flush=True)
 
 

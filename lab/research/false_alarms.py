@@ -1,9 +1,12 @@
-"""Study: are masks that are a little wrong taken for others or for shuffled ones? See real-light.md.
+"""Study how often masks that are a little wrong are taken for others or for shuffled ones.
 
-``python lab/research/false_alarms.py COUNT [SIZE] [FIRST]`` films so many series of three snapshots, of scenes of both
-halves of `bench reality` and four rigs in turn, SIZE × SIZE pixels, 96 by default, seeds from FIRST on, with jitter up
-to 0.3 px, shifts up to 0.7 px, gains of 7 %, or all three. It prints each false alarm, and how many of the series with
-shuffled masks, every fifth, are found. SCI_STREAM_DATA names the data.
+The results are in real-light.md.
+
+``python lab/research/false_alarms.py COUNT [SIZE] [FIRST]`` films so many series of three
+snapshots, of scenes of both halves of `bench reality` and four rigs in turn, SIZE × SIZE pixels, 96
+by default, seeds from FIRST on, with jitter up to 0.3 px, shifts up to 0.7 px, gains of 7 %, or all
+three. It prints each false alarm, and how many of the series with shuffled masks, every fifth, are
+found. SCI_STREAM_DATA names the data.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ def main() -> None:
     torch.set_num_threads(1)
     # Denormal numbers of dark scenes made a series take ten times as long.
     torch.set_flush_denormal(True)
-    count, size, first = (int(value) for value in [*sys.argv[1:], *("96", "1")[len(sys.argv) - 2 :]])
+    count, size, first = (
+        int(value) for value in [*sys.argv[1:], *("96", "1")[len(sys.argv) - 2 :]]
+    )
     videos: dict[int, list[tuple[str, np.ndarray]]] = {8: [], 14: []}
     for B, films in videos.items():
         for scene in SCENES:
@@ -65,19 +70,28 @@ def main() -> None:
         if wrong:
             known = known[rng.permutation(len(known))]
         calibration = Calibration(phi=(known / max(1, known.max())).clip(0, 1))
-        monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, correct=True, shuffled=True)
+        monitor = CalibrationMonitor(
+            calibration, torch.device("cpu"), every=1, correct=True, shuffled=True
+        )
         health = None
         for seq, video in enumerate(frames):
             y = (true * video).sum(0).astype(np.float32)
-            health = monitor.check(calibration.snapshot("study", seq, y), np.zeros((rig.n_frames, 8, 8), np.float32))
+            health = monitor.check(
+                calibration.snapshot("study", seq, y), np.zeros((rig.n_frames, 8, 8), np.float32)
+            )
         withheld = health is not None and is_withheld(health)
         if wrong:
             shuffled, found = shuffled + 1, found + withheld
         else:
             right, false = right + 1, false + withheld
             if withheld and health is not None:
-                print(f"false alarm: seed {seed}, {rig.name}, {name}: {health.order}, match {health.match}")
-    print(f"{false} false alarms in {right} series; {found} of {shuffled} with shuffled masks found")
+                print(
+                    f"false alarm: seed {seed}, {rig.name}, {name}: {health.order}, match "
+                    f"{health.match}"
+                )
+    print(
+        f"{false} false alarms in {right} series; {found} of {shuffled} with shuffled masks found"
+    )
 
 
 if __name__ == "__main__":

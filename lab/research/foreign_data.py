@@ -1,9 +1,10 @@
 """Study: which defects of the data are found, and none in right data; see foreign-data.md.
 
-``python lab/research/foreign_data.py [EVERY]`` makes snapshots of the published sets, the capture 4fan14 and clips in
-``video`` and ``video_train`` of SCI_STREAM_DATA: behind random, sparse, blurred, moving and measured masks, with 0 to
-1 % of noise, as 8-bit, 12-bit and floating-point values. It prints each false finding, then for each mutilation of
-every EVERYth snapshot (3 by default) how often each defect was named.
+``python lab/research/foreign_data.py [EVERY]`` makes snapshots of the published sets, the capture
+4fan14 and clips in ``video`` and ``video_train`` of SCI_STREAM_DATA: behind random, sparse,
+blurred, moving and measured masks, with 0 to 1 % of noise, as 8-bit, 12-bit and floating-point
+values. It prints each false finding, then for each mutilation of every EVERYth snapshot (3 by
+default) how often each defect was named.
 """
 
 from __future__ import annotations
@@ -61,8 +62,14 @@ def masks_of(kind: str, count: int, measured: Array) -> Array:
         pattern = np.clip(0.5 + 0.45 * (pattern - pattern.mean()) / pattern.std(), 0.02, 1)
         steps = (np.array([[1, 0, -16 - 0.6 * b], [0, 1, -16]], np.float64) for b in range(count))
         return np.stack([cv2.warpAffine(pattern, step, (SIZE, SIZE)) for step in steps])
-    masks = (RNG.random((count, SIZE, SIZE)) < (0.3 if kind == "sparse" else 0.5)).astype(np.float64)
-    return np.stack([cv2.GaussianBlur(mask, (0, 0), 0.7) for mask in masks]) if kind == "blurred" else masks
+    masks = (RNG.random((count, SIZE, SIZE)) < (0.3 if kind == "sparse" else 0.5)).astype(
+        np.float64
+    )
+    return (
+        np.stack([cv2.GaussianBlur(mask, (0, 0), 0.7) for mask in masks])
+        if kind == "blurred"
+        else masks
+    )
 
 
 def right(folder: Path) -> Iterator[tuple[str, Array, Array]]:
@@ -72,9 +79,17 @@ def right(folder: Path) -> Iterator[tuple[str, Array, Array]]:
         data = sci_stream.load_measurement(path)
         masks = np.asarray(data.masks, np.float64) / np.max(data.masks)
         measured = masks if path.parent.name == "real" else measured
-        yield from ((f"{path.stem}.{n}", np.asarray(y, np.float64), masks) for n, y in enumerate(data.y))
+        yield from (
+            (f"{path.stem}.{n}", np.asarray(y, np.float64), masks) for n, y in enumerate(data.y)
+        )
     for name, clip in clips(folder):
-        for kind, count in {"random": 8, "sparse": 16, "blurred": 10, "moving": 12, "measured": 14}.items():
+        for kind, count in {
+            "random": 8,
+            "sparse": 16,
+            "blurred": 10,
+            "moving": 12,
+            "measured": 14,
+        }.items():
             if min(clip.shape[1:]) < SIZE:
                 continue
             top, left = (int(RNG.integers(0, side - SIZE + 1)) for side in clip.shape[1:])
@@ -90,12 +105,19 @@ def _top(y: Array) -> float:
 
 
 def _jpeg(y: Array, quality: int) -> Array:
-    code = cv2.imencode(".jpg", (y / y.max() * 250).clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    code = cv2.imencode(
+        ".jpg",
+        (y / y.max() * 250).clip(0, 255).astype(np.uint8),
+        [cv2.IMWRITE_JPEG_QUALITY, quality],
+    )
     return np.asarray(cv2.imdecode(code[1], cv2.IMREAD_GRAYSCALE), np.float64)
 
 
 MUTILATIONS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
-    **{f"gamma {g}": lambda y, m, g=g: ((y.clip(0) / _top(y)) ** g, m) for g in (0.45, 0.8, 0.9, 1.5)},
+    **{
+        f"gamma {g}": lambda y, m, g=g: ((y.clip(0) / _top(y)) ** g, m)
+        for g in (0.45, 0.8, 0.9, 1.5)
+    },
     **{
         f"black {b:+.0%}": lambda y, m, b=b: ((y + b * _top(y)).clip(0), m)
         for b in (0.1, 0.05, 0.03, 0.02, -0.04, -0.1)
@@ -107,7 +129,10 @@ MUTILATIONS: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "masks moved (0, 1)": lambda y, m: (y, np.roll(m, 1, 2)),
     "masks moved (-2, 1)": lambda y, m: (y, np.roll(m, (-2, 1), (1, 2))),
     "masks of another camera": lambda y, m: (y, RNG.permutation(m.ravel()).reshape(m.shape)),
-    "masks blurred": lambda y, m: (y, np.stack([cv2.GaussianBlur(mask, (0, 0), 0.6) for mask in m])),
+    "masks blurred": lambda y, m: (
+        y,
+        np.stack([cv2.GaussianBlur(mask, (0, 0), 0.6) for mask in m]),
+    ),
     "last mask missing": lambda y, m: (y, m[:-1]),
     "two more masks": lambda y, m: (y, np.concatenate([m, RNG.permuted(m[:2], axis=1)])),
     "one more mask before": lambda y, m: (y, np.concatenate([RNG.permuted(m[:1], axis=1), m])),
@@ -121,7 +146,10 @@ def main() -> None:
     samples = list(right(data_folder()))
     false = 0
     for name, y, masks in samples:
-        found, stuck = [defect.name for defect in examine(y, masks)], int(stuck_pixels(y, masks).sum())
+        found, stuck = (
+            [defect.name for defect in examine(y, masks)],
+            int(stuck_pixels(y, masks).sum()),
+        )
         if found or stuck:
             false += 1
             print(f"right data {name}: {', '.join(found)}, {stuck} stuck pixels")
@@ -130,7 +158,11 @@ def main() -> None:
         counts: Counter[str] = Counter()
         for _, y, masks in samples[:: int(sys.argv[1]) if sys.argv[1:] else 3]:
             counts["+".join(defect.name for defect in examine(*mutilate(y, masks))) or "none"] += 1
-        print(f"{what:24}", ", ".join(f"{name} {count}" for name, count in counts.most_common()), flush=True)
+        print(
+            f"{what:24}",
+            ", ".join(f"{name} {count}" for name, count in counts.most_common()),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Measure on a GPU that is to be had for minutes, in groups of at most nine that each leave one archive.
+"""Measure on a GPU that is to be had for minutes, in groups of at most nine that each leave one
+archive.
 
     python3 lab/research/gpu_day.py wheels build/gpu-wheels.zip [PACKAGE…]
-    python3 lab/research/gpu_day.py run GROUP --commit HASH [--wheels ZIP] [--data FOLDER] [--out ARCHIVE] [--rehearse]
-    python3 lab/research/gpu_day.py report REPORT.md ARCHIVE…
+    python3 lab/research/gpu_day.py run GROUP --commit HASH [--wheels ZIP] [--data FOLDER] [--out
+    ARCHIVE] [--rehearse] python3 lab/research/gpu_day.py report REPORT.md ARCHIVE…
 
-``wheels`` downloads the packages that the machine lacks, with what they need, for its Python; ``run`` needs neither git
-nor an installed sci_stream. Groups: see `GROUPS`; ``smoke`` first. Each step is a process with a limit, and its figures
-are written as soon as they exist. A step that fails or takes too long does not stop the others; SIGTERM ends the group
-with an archive of what there is. ``--rehearse`` tries everything on a CPU in small sizes.
+``wheels`` downloads the packages that the machine lacks, with what they need, for its Python;
+``run`` needs neither git nor an installed sci_stream. Groups: see `GROUPS`; ``smoke`` first. Each
+step is a process with a limit, and its figures are written as soon as they exist. A step that fails
+or takes too long does not stop the others; SIGTERM ends the group with an archive of what there is.
+``--rehearse`` tries everything on a CPU in small sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ MAX_LARGE_MIB = 24e9 / 2**20
 MAX_LAUNCHES, MAX_WAITS, MAX_KERNELS = 200, 2, 400
 MAX_QUALITY_LOSS_DB = 0.1
 # Beginnings of the calls to CUDA that launch work, and those with which the host waits.
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+LAUNCHES = (
+    "cudaLaunchKernel",
+    "cuLaunchKernel",
+    "cudaGraphLaunch",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+)
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 # Packages that the machine lacks, its Python, and the systems whose wheels run on it.
@@ -53,9 +61,11 @@ _REHEARSED_SLOWER = 8
 
 
 class Step(NamedTuple):
-    """A process of a group: its name, its command, its limit, s, and the folder of ``--data`` that it needs.
+    """A process of a group: its name, its command, its limit, s, and the folder of ``--data`` that
+    it needs.
 
-    ``fused``: torch's compiler fuses operations, which takes minutes for each size; elsewhere they run as they are.
+    ``fused``: torch's compiler fuses operations, which takes minutes for each size; elsewhere they
+    run as they are.
     """
 
     name: str
@@ -70,7 +80,9 @@ def _speed(name: str, size: str, limit_s: int, *more: str) -> Step:
     return Step(name, ("bench", "speed", "--sizes", size, *more), limit_s)
 
 
-def _tests(name: str, limit_s: int, marks: str, *folders: str, before: tuple[str, ...] = ()) -> Step:
+def _tests(
+    name: str, limit_s: int, marks: str, *folders: str, before: tuple[str, ...] = ()
+) -> Step:
     # Warnings are no errors here: those of torch on a GPU are not known beforehand.
     options = ("-q", "-m", marks, "-W", "default", "-p", "no:cacheprovider")
     return Step(name, (*before, "pytest", *options, *folders), limit_s)
@@ -87,24 +99,58 @@ GROUPS: dict[str, tuple[Step, ...]] = {
         Step("trace", ("part", "trace"), 60),
     ),
     "fused": (  # the second finds the kernels that the first compiled
-        _speed("speed_fused 256x256x8", "256x256x8", 340, "--denoiser", "ffdnet", *_WARM)._replace(fused=True),
+        _speed("speed_fused 256x256x8", "256x256x8", 340, "--denoiser", "ffdnet", *_WARM)._replace(
+            fused=True
+        ),
         Step("trace_fused", ("part", "trace"), 200, fused=True),
     ),
     "speed": (
         _speed("speed 512x512x22", "512x512x22", 120, "--denoiser", "ffdnet", *_WARM),
         _speed("speed 512x512x22:bayer", "512x512x22:bayer", 120, "--denoiser", "ffdnet", *_WARM),
         _speed("speed_lite 512x512x22", "512x512x22", 120, "--denoiser", "ffdnet-lite", *_WARM),
-        _speed("speed_float32 256x256x8", "256x256x8", 120, "--denoiser", "ffdnet", "--precision", "float32", *_WARM),
+        _speed(
+            "speed_float32 256x256x8",
+            "256x256x8",
+            120,
+            "--denoiser",
+            "ffdnet",
+            "--precision",
+            "float32",
+            *_WARM,
+        ),
     ),
     "large": (
-        _speed("large 1080x1920x24", "1080x1920x24", 240, "--denoiser", "ffdnet", "--iterations", "8"),
-        _speed("large 3840x1644x48", "3840x1644x48", 290, "--denoiser", "ffdnet", "--iterations", "8"),
+        _speed(
+            "large 1080x1920x24", "1080x1920x24", 240, "--denoiser", "ffdnet", "--iterations", "8"
+        ),
+        _speed(
+            "large 3840x1644x48", "3840x1644x48", 290, "--denoiser", "ffdnet", "--iterations", "8"
+        ),
     ),
     "network": (
-        _speed("chunks 512x512x22", "512x512x22", 150, "--denoiser", "ffdnet", "--chunks", "--iterations", "8"),
+        _speed(
+            "chunks 512x512x22",
+            "512x512x22",
+            150,
+            "--denoiser",
+            "ffdnet",
+            "--chunks",
+            "--iterations",
+            "8",
+        ),
         Step(
             "stacks",
-            ("bench", "speed", "--denoiser", "ffdnet", "--stacks", "--precision", "half", "--sizes", ""),
+            (
+                "bench",
+                "speed",
+                "--denoiser",
+                "ffdnet",
+                "--stacks",
+                "--precision",
+                "half",
+                "--sizes",
+                "",
+            ),
             380,
             fused=True,
         ),
@@ -116,7 +162,16 @@ GROUPS: dict[str, tuple[Step, ...]] = {
     "quality": tuple(
         Step(
             f"quality_{precision}",
-            ("bench", "quality", "--denoiser", "ffdnet", "--iterations", "20", "--set", f"precision={precision}"),
+            (
+                "bench",
+                "quality",
+                "--denoiser",
+                "ffdnet",
+                "--iterations",
+                "20",
+                "--set",
+                f"precision={precision}",
+            ),
             265,
             "benchmark",
         )
@@ -124,11 +179,14 @@ GROUPS: dict[str, tuple[Step, ...]] = {
     ),
     "train": (Step("train", ("train",), 330, "train"),),
     **{
-        f"train_unrolled_{n}": (Step(f"train_unrolled_{n}", ("train_unrolled", str(n)), 540, "video_train/free"),)
+        f"train_unrolled_{n}": (
+            Step(f"train_unrolled_{n}", ("train_unrolled", str(n)), 540, "video_train/free"),
+        )
         for n in range(1, 4)
     },
 }
-"""Steps by group, of at most nine minutes together; the last ones continue unfinished training, in this order."""
+"""Steps by group, of at most nine minutes together; the last ones continue unfinished training, in
+this order."""
 
 
 class Day:
@@ -142,9 +200,16 @@ class Day:
         Folder with the packages that were carried; None if there are none.
     """
 
-    def __init__(self, work: Path, site: Path | None, data: Path | None, commit: str, *, rehearse: bool) -> None:
+    def __init__(
+        self, work: Path, site: Path | None, data: Path | None, commit: str, *, rehearse: bool
+    ) -> None:
         self._work, self._data, self._commit, self._rehearse = work, data, commit, rehearse
-        folders = [str(ROOT), str(ROOT / "drivers"), str(ROOT / "lab"), *([str(site)] if site else [])]
+        folders = [
+            str(ROOT),
+            str(ROOT / "drivers"),
+            str(ROOT / "lab"),
+            *([str(site)] if site else []),
+        ]
         path = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._environment = {**os.environ, "PYTHONPATH": path}
         self._terminated = False
@@ -161,7 +226,13 @@ class Day:
                 break
             began_s = time.monotonic()
             status = self._step(step)
-            rows.append({"step": step.name, "status": status, "seconds": round(time.monotonic() - began_s, 1)})
+            rows.append(
+                {
+                    "step": step.name,
+                    "status": status,
+                    "seconds": round(time.monotonic() - began_s, 1),
+                }
+            )
             with (self._work / "steps.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
             print(f"{step.name}: {status} ({rows[-1]['seconds']} s)", flush=True)
@@ -176,7 +247,12 @@ class Day:
         with (self._work / f"{_file(step.name)}.log").open("wb") as log:
             environment = {**self._environment, "TORCH_COMPILE_DISABLE": str(int(not step.fused))}
             process = subprocess.Popen(
-                self._command(step), cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+                self._command(step),
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             ends_s, status = time.monotonic() + limit_s, None
             while status is None and time.monotonic() < ends_s and not self._terminated:
@@ -191,7 +267,13 @@ class Day:
         if self._terminated:
             return "terminated"
         nothing_selected = "pytest" in step.arguments and status == 5
-        return "too long" if status is None else "done" if status == 0 or nothing_selected else f"failed ({status})"
+        return (
+            "too long"
+            if status is None
+            else "done"
+            if status == 0 or nothing_selected
+            else f"failed ({status})"
+        )
 
     def _command(self, step: Step) -> list[str]:
         python, device = sys.executable, "cpu" if self._rehearse else "cuda"
@@ -204,7 +286,17 @@ class Day:
             program = "from sci_stream_lab.cli.bench import bench_app; bench_app()"
             arguments = [_small(argument) for argument in rest] if self._rehearse else rest
             data = ["--data", str(self._data / step.needs)] if self._data and step.needs else []
-            return [python, "-c", program, *arguments, *data, "--device", device, "--json", json_file]
+            return [
+                python,
+                "-c",
+                program,
+                *arguments,
+                *data,
+                "--device",
+                device,
+                "--json",
+                json_file,
+            ]
         if kind in {"train", "train_unrolled"}:
             return [python, "-c", TRAIN, *self._training(kind, rest), "--device", device]
         return [*([kind, python, "-m"] if kind != "pytest" else [python, "-m", kind]), *rest]
@@ -214,8 +306,23 @@ class Day:
         if kind == "train":
             run = self._work / "training"
             resume = ["--resume"] if run.exists() else []
-            small = ["--steps", "4", "--validate-every", "2", "--batch", "2", "--patch", "32", "--held-out", "1"]
-            how = [*small, "--memory-mib", "512"] if self._rehearse else ["--variant", "ffdnet", "--minutes", "4"]
+            small = [
+                "--steps",
+                "4",
+                "--validate-every",
+                "2",
+                "--batch",
+                "2",
+                "--patch",
+                "32",
+                "--held-out",
+                "1",
+            ]
+            how = (
+                [*small, "--memory-mib", "512"]
+                if self._rehearse
+                else ["--variant", "ffdnet", "--minutes", "4"]
+            )
             return [str(self._data / "train"), str(run), *how, *resume]
         return _unrolled_training(self._data, self._work, int(rest[0]), rehearse=self._rehearse)
 
@@ -232,21 +339,55 @@ def _unrolled_training(data: Path, work: Path, session: int, *, rehearse: bool) 
     run = work / "training_unrolled"
     shipped = ROOT / "sci_stream/recon/denoisers/weights_data/unrolled.safetensors"
     start = ["--resume"] if (run / "checkpoint.pt").exists() else ["--start-from", str(shipped)]
-    how = ["--stages", "6", "--batch", "256", "--clip-size", "128", "--learning-rate", "3e-4", "--kernel-rate", "3e-3"]
+    how = [
+        "--stages",
+        "6",
+        "--batch",
+        "256",
+        "--clip-size",
+        "128",
+        "--learning-rate",
+        "3e-4",
+        "--kernel-rate",
+        "3e-3",
+    ]
     length = ["--minutes", "8", *(["--steps", "1000000"] if session < 3 else [])]
     if rehearse:
         how = ["--stages", "4", "--batch", "8", "--patch", "16", "--clip-size", "32"]
         length = ["--steps", str(2 * session)]
-    masks = [option for path in sorted((data / "real").glob("*.mat")) for option in ("--masks", str(path))]
-    common = ["--variant", "unrolled", "--clips", str(data / "video_train/free"), *masks, "--held-out", "1"]
-    return [str(data / "train"), str(run), *common, *how, *length, "--validate-every", "1000", *start]
+    masks = [
+        option
+        for path in sorted((data / "real").glob("*.mat"))
+        for option in ("--masks", str(path))
+    ]
+    common = [
+        "--variant",
+        "unrolled",
+        "--clips",
+        str(data / "video_train/free"),
+        *masks,
+        "--held-out",
+        "1",
+    ]
+    return [
+        str(data / "train"),
+        str(run),
+        *common,
+        *how,
+        *length,
+        "--validate-every",
+        "1000",
+        *start,
+    ]
 
 
 def _small(argument: str) -> str:
     """Return an argument as a CPU can do it in a rehearsal."""
     small = {"ffdnet": "ffdnet-lite", "half": "float32", "8": "4", "20": "1"}
     sizes = {"256x256x8": "32x32x4", "512x512x22": "32x32x8", "512x512x22:bayer": "32x32x8:bayer"}
-    return {**small, **sizes, "1080x1920x24": "48x64x8", "3840x1644x48": "64x64x8"}.get(argument, argument)
+    return {**small, **sizes, "1080x1920x24": "48x64x8", "3840x1644x48": "64x64x8"}.get(
+        argument, argument
+    )
 
 
 def _file(name: str) -> str:
@@ -282,9 +423,11 @@ def run_group(name: str, options: argparse.Namespace) -> int:
 
 
 def fetch_wheels(archive: Path, packages: list[str], python: str) -> None:
-    """Download packages with what they need, for the machine, and put their contents into one archive.
+    """Download packages with what they need, for the machine, and put their contents into one
+    archive.
 
-    Our own distributions are in it by the names of what they offer, cameras and commands; their code is in the tree.
+    Our own distributions are in it by the names of what they offer, cameras and commands; their
+    code is in the tree.
     """
     with tempfile.TemporaryDirectory() as folder:
         wanted = packages or list(LACKING)
@@ -298,7 +441,9 @@ def fetch_wheels(archive: Path, packages: list[str], python: str) -> None:
             "--dest",
             folder,
         ]
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *options, *wanted], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", *options, *wanted], check=True
+        )
         archive.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for wheel in sorted(Path(folder).glob("*.whl")):
@@ -307,12 +452,18 @@ def fetch_wheels(archive: Path, packages: list[str], python: str) -> None:
                     for name in content.namelist():
                         packed.writestr(name, content.read(name))
             for folder_of in (ROOT, ROOT / "lab"):
-                project = tomllib.loads((folder_of / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+                project = tomllib.loads((folder_of / "pyproject.toml").read_text(encoding="utf-8"))[
+                    "project"
+                ]
                 info = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-                metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+                metadata = (
+                    f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: "
+                    f"{project['version']}\n"
+                )
                 points = project.get("entry-points", {}).items()
                 text = "\n".join(
-                    f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items()) for group, of in points
+                    f"[{group}]\n" + "".join(f"{n} = {at}\n" for n, at in of.items())
+                    for group, of in points
                 )
                 packed.writestr(f"{info}/METADATA", metadata)
                 packed.writestr(f"{info}/entry_points.txt", text)
@@ -333,7 +484,11 @@ def write_environment(path: Path, device: str, commit: str) -> None:
         "machine": here.machine,
         "processor": here.processor,
         "device": here.device,
-        "versions": {**here.versions, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()},
+        "versions": {
+            **here.versions,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        },
         "commit": commit,
         "driver": _nvidia("driver_version"),
         "clocks": _clocks(),
@@ -343,8 +498,17 @@ def write_environment(path: Path, device: str, commit: str) -> None:
 
 
 def _clocks() -> dict[str, str]:
-    """Return clocks, power and temperature now and their limits, as the driver gives them; empty without one."""
-    names = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
+    """Return clocks, power and temperature now and their limits, as the driver gives them; empty
+    without one.
+    """
+    names = (
+        "clocks.sm",
+        "clocks.mem",
+        "clocks.max.sm",
+        "power.draw",
+        "power.limit",
+        "temperature.gpu",
+    )
     values = _nvidia(",".join(names)).split(", ")
     return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
@@ -358,7 +522,9 @@ def _nvidia(query: str) -> str:
 
 
 def write_trace(path: Path, device: str, _commit: str) -> None:
-    """Trace warm snapshots: launches and waits of the host, kernels and gaps of the device, memory and clocks."""
+    """Trace warm snapshots: launches and waits of the host, kernels and gaps of the device, memory
+    and clocks.
+    """
     import dataclasses  # noqa: PLC0415 - with the rest
     from collections import Counter  # noqa: PLC0415 - the same
 
@@ -373,13 +539,18 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
     cuda = on.type == "cuda"
     shape = (8, 256, 256) if cuda else (4, 32, 32)
     name = "ffdnet" if cuda else "ffdnet-lite"
-    settings = dataclasses.replace(default_settings(on, name), warm_start=True, iterations=ITERATIONS)
+    settings = dataclasses.replace(
+        default_settings(on, name), warm_start=True, iterations=ITERATIONS
+    )
     calibration, shots = _scene(shape)
     engine = Engine(calibration, make_denoiser(name, on), on, settings)
     engine.warm_up()
     recorded = engine.recordings
     starts = [engine.reconstruct(shot, ITERATIONS)[1].start for shot in shots[:2]]
-    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
+    activities = [
+        torch.profiler.ProfilerActivity.CPU,
+        *([torch.profiler.ProfilerActivity.CUDA] if cuda else []),
+    ]
     with torch.profiler.profile(activities=activities) as profile:
         starts += [engine.reconstruct(shot, ITERATIONS)[1].start for shot in shots[2:]]
     snapshots = len(shots) - 2
@@ -396,9 +567,13 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
     facts = {
         "shape": shape,
         "starts": [str(start) for start in starts],
-        "launches": sum(n for call, n in calls.items() if call.startswith(LAUNCHES)) / snapshots if cuda else None,
+        "launches": sum(n for call, n in calls.items() if call.startswith(LAUNCHES)) / snapshots
+        if cuda
+        else None,
         # Without the one for the video, which has to arrive.
-        "waits": sum(n for call, n in calls.items() if call.startswith(WAITS)) / snapshots - 1 if cuda else None,
+        "waits": sum(n for call, n in calls.items() if call.startswith(WAITS)) / snapshots - 1
+        if cuda
+        else None,
         "kernels": len(spans) / snapshots if cuda else None,
         **_gaps(spans, snapshots),
         "memory_mib": torch.cuda.max_memory_allocated(on) / 2**20 if cuda else None,
@@ -408,7 +583,12 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
         "fault": engine.fault,
         "clocks": _clocks(),
         "top": [
-            (row.key[:90], float(getattr(row, by_time, 0.0)) / 1e3 / snapshots, row.count / snapshots) for row in top
+            (
+                row.key[:90],
+                float(getattr(row, by_time, 0.0)) / 1e3 / snapshots,
+                row.count / snapshots,
+            )
+            for row in top
         ],
     }
     path.write_text(json.dumps(facts, indent=2) + "\n")
@@ -416,10 +596,11 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
 
 
 def _gaps(spans: list[tuple[float, float]], snapshots: int) -> dict[str, float | None]:
-    """Return the time in kernels and between them, ms of a snapshot, and the longest gap within one, µs.
+    """Return the time in kernels and between them, ms of a snapshot, and the longest gap within
+    one, µs.
 
-    ``spans`` are beginning and end of each kernel, µs, in order. Between snapshots the device waits for the host: these
-    gaps, the longest, do not count.
+    ``spans`` are beginning and end of each kernel, µs, in order. Between snapshots the device waits
+    for the host: these gaps, the longest, do not count.
     """
     if not spans:
         return {"busy_ms": None, "gaps_ms": None, "longest_gap_us": None}
@@ -448,12 +629,22 @@ def _scene(shape: tuple[int, int, int], count: int = 4) -> tuple[Any, list[Any]]
     shots = []
     for seq in range(count):
         times = range(seq * n_frames, (seq + 1) * n_frames)
-        frames = np.stack([0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6) for t in times])
-        shots.append(calibration.snapshot("trace", seq, (calibration.phi * frames).sum(0).astype(np.float32)))
+        frames = np.stack(
+            [
+                0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6)
+                for t in times
+            ]
+        )
+        shots.append(
+            calibration.snapshot("trace", seq, (calibration.phi * frames).sum(0).astype(np.float32))
+        )
     return calibration, shots
 
 
-PARTS: dict[str, Callable[[Path, str, str], None]] = {"environment": write_environment, "trace": write_trace}
+PARTS: dict[str, Callable[[Path, str, str], None]] = {
+    "environment": write_environment,
+    "trace": write_trace,
+}
 
 
 # --- the report
@@ -476,16 +667,22 @@ def write_report(path: Path, archives: list[Path]) -> None:
                 else:
                     files[member.name.removesuffix(".json")] = json.loads(text)
     here = files.get("environment", {})
-    versions = ", ".join(f"{name} {version}" for name, version in here.get("versions", {}).items() if version)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in here.get("versions", {}).items() if version
+    )
     clocks = ", ".join(f"{name} {value}" for name, value in here.get("clocks", {}).items())
     lines = [
         f"# GPU day: {here.get('device', 'unknown device')}\n",
-        f"{here.get('machine', '')}; driver {here.get('driver') or 'none'}; {versions}; commit {here.get('commit')}.",
+        f"{here.get('machine', '')}; driver {here.get('driver') or 'none'}; {versions}; commit "
+        f"{here.get('commit')}.",
         f"{clocks}\n",
         "## Marks\n",
         "| mark | measured | wanted | |",
         "|---|---:|---:|---|",
-        *(f"| {what} | {got} | {wanted} | {verdict} |" for what, got, wanted, verdict in _marks(files)),
+        *(
+            f"| {what} | {got} | {wanted} | {verdict} |"
+            for what, got, wanted, verdict in _marks(files)
+        ),
         "\n## Speed\n",
         "| run | size | ms/iteration | of matrix rate | snapshots/s | MiB | note |",
         "|---|---|---:|---:|---:|---:|---|",
@@ -502,10 +699,16 @@ def write_report(path: Path, archives: list[Path]) -> None:
         lines += [f"| {row['pixels_per_chunk']} | {row['ms']:.4g} |" for row in chunks]
     stacks = files.get("stacks", {}).get("stacks", [])
     if stacks:
-        lines += ["\n## Ways to run the network\n", "| way | ms | TFLOP/s | not available |", "|---|---:|---:|---|"]
+        lines += [
+            "\n## Ways to run the network\n",
+            "| way | ms | TFLOP/s | not available |",
+            "|---|---:|---:|---|",
+        ]
     for trial in stacks:
         rate = None if trial["flop_per_s"] is None else trial["flop_per_s"] / 1e12
-        lines.append(f"| {trial['way']} | {_number(trial['ms'])} | {_number(rate)} | {trial['why_not']} |")
+        lines.append(
+            f"| {trial['way']} | {_number(trial['ms'])} | {_number(rate)} | {trial['why_not']} |"
+        )
     for name in ("trace", "trace_fused"):
         if (trace := files.get(name)) is None:
             continue
@@ -554,11 +757,18 @@ def _marks(files: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _mark(what: str, got: float | None, wanted: float, *, most: bool = False) -> tuple[str, str, str, str]:
+def _mark(
+    what: str, got: float | None, wanted: float, *, most: bool = False
+) -> tuple[str, str, str, str]:
     bound = f"{'≤' if most else '≥'} {wanted:.4g}"
     if got is None:
         return what, "", bound, "not measured"
-    return what, f"{got:.4g}", bound, "met" if (got <= wanted if most else got >= wanted) else "MISSED"
+    return (
+        what,
+        f"{got:.4g}",
+        bound,
+        "met" if (got <= wanted if most else got >= wanted) else "MISSED",
+    )
 
 
 def _number(value: float | None) -> str:
@@ -567,7 +777,9 @@ def _number(value: float | None) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     wheels = commands.add_parser("wheels")
     wheels.add_argument("archive", type=Path)

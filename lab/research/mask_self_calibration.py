@@ -1,9 +1,10 @@
-"""Study: what self-calibration of masks is worth on the scenes of `bench reality`; see real-light.md.
+"""Study: what self-calibration of masks is worth on the scenes of `bench reality`; see
+real-light.md.
 
-Run `python lab/research/mask_self_calibration.py reporting published 0.5 8`: half of the scenes, masks, blur in pixels,
-frames per snapshot, and, if not all, names of scenes. It prints the PSNR of the tenth snapshot of a series without
-correction, with it, and with exact masks: 12 iterations of `ffdnet-lite`, 128 × 128 pixels. SCI_STREAM_DATA names the
-data.
+Run `python lab/research/mask_self_calibration.py reporting published 0.5 8`: half of the scenes,
+masks, blur in pixels, frames per snapshot, and, if not all, names of scenes. It prints the PSNR of
+the tenth snapshot of a series without correction, with it, and with exact masks: 12 iterations of
+`ffdnet-lite`, 128 × 128 pixels. SCI_STREAM_DATA names the data.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def last_db(calibration: Calibration, snapshots: Sequence[Snapshot], *, correct:
         monitor = CalibrationMonitor(calibration, CPU, every=20, correct=True)
         for snapshot in snapshots[:-1]:
             assert snapshot.truth is not None
-            monitor.check(snapshot, snapshot.truth)  # only the order of the masks is looked for in the video
+            monitor.check(
+                snapshot, snapshot.truth
+            )  # only the order of the masks is looked for in the video
         engine.correct_masks(monitor.correction)
     _, report = engine.reconstruct(snapshots[-1], ITERATIONS)
     assert report.psnr_db is not None
@@ -59,10 +62,16 @@ def main() -> None:
             continue
         for name in PERTURBATIONS:
             series = film(rig, rig.optics(SIZE), videos, parse_perturbation(name))
-            off, on = (last_db(series.assumed, series.snapshots, correct=correct) for correct in (False, True))
+            off, on = (
+                last_db(series.assumed, series.snapshots, correct=correct)
+                for correct in (False, True)
+            )
             exact = last_db(series.exact, series.of(series.exact), correct=False)
             means[name].append((off, on, exact))
-            print(f"{name:8} {scene.name:18} {len(videos)} snapshots: {off:.2f} {on:.2f} {exact:.2f}", flush=True)
+            print(
+                f"{name:8} {scene.name:18} {len(videos)} snapshots: {off:.2f} {on:.2f} {exact:.2f}",
+                flush=True,
+            )
     for name, rows in means.items():
         print(f"{name:8} mean: {' '.join(f'{value:.2f}' for value in np.mean(rows, axis=0))}")
 

@@ -2,7 +2,8 @@
 
     python lab/research/paper_loop.py traffic48_cacti.mat wnnm:50,25x20:frames wnnm:12,6x20
 
-A stage is a prior, its levels of σ of 255, and the iterations at each; ``:frames``: each frame by itself.
+A stage is a prior, its levels of σ of 255, and the iterations at each; ``:frames``: each frame by
+itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def parse(text: str) -> Stage:
     """Return the stage that a text such as ``wnnm:50,25x20:frames`` describes."""
     prior, course, *how = text.split(":")
     levels, each = course.split("x")
-    return Stage(prior, tuple(map(float, levels.split(","))), int(each), by_frames=how == ["frames"])
+    return Stage(
+        prior, tuple(map(float, levels.split(","))), int(each), by_frames=how == ["frames"]
+    )
 
 
 def crop(footage: Footage, size: int, at: int) -> Footage:
@@ -33,12 +36,16 @@ def crop(footage: Footage, size: int, at: int) -> Footage:
     first, square = footage.snapshots[0], (slice(None), slice(at, at + size), slice(at, at + size))
     truth, phi = truth_of(first)[square].copy(), footage.calibration.phi[square].copy()
     calibration = Calibration(phi=phi)
-    return Footage(footage.name, calibration, (calibration.snapshot("crop", 0, (phi * truth).sum(0), truth),))
+    return Footage(
+        footage.name, calibration, (calibration.snapshot("crop", 0, (phi * truth).sum(0), truth),)
+    )
 
 
 def main() -> None:
     """Solve and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("stages", nargs="+", type=parse)
     parser.add_argument("--crop", type=int, default=96)
@@ -47,7 +54,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     published = datasets.published(args.file.parent, print)
-    footage = crop(next(each for each in published if each.name == args.file.stem), args.crop, args.at)
+    footage = crop(
+        next(each for each in published if each.name == args.file.stem), args.crop, args.at
+    )
     truth = torch.from_numpy(np.asarray(footage.snapshots[0].truth))
     method = PaperMethod("stages", "", tuple(args.stages))
     solve, iterations = method.prepare(footage.calibration, torch.device("cpu"), args.weights)

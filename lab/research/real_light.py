@@ -1,8 +1,9 @@
 """Reproduce the tables and the pictures of real-light.md.
 
-``python lab/research/real_light.py plain`` compares the defaults at 12 iterations with the paper's plain loop at 40;
-``python lab/research/real_light.py perturbed`` has masks that are off; ``python lab/research/real_light.py capture
-FOLDER`` solves the real capture and writes pictures to a folder. SCI_STREAM_DATA names the data.
+``python lab/research/real_light.py plain`` compares the defaults at 12 iterations with the paper's
+plain loop at 40; ``python lab/research/real_light.py perturbed`` has masks that are off; ``python
+lab/research/real_light.py capture FOLDER`` solves the real capture and writes pictures to a folder.
+SCI_STREAM_DATA names the data.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def frames(pattern: str, first: int) -> np.ndarray:
         return orig[:B].astype(np.float32) / 255
     capture = cv2.VideoCapture(str(path))
     read = [capture.read()[1] for _ in range(first + B)][first:]
-    video = np.stack([cv2.cvtColor(image, cv2.COLOR_BGR2GRAY) for image in read]).astype(np.float32) / 255
+    video = (
+        np.stack([cv2.cvtColor(image, cv2.COLOR_BGR2GRAY) for image in read]).astype(np.float32)
+        / 255
+    )
     scale = SIZE / min(video.shape[1:])
     if scale > 1:
         video = np.stack([cv2.resize(frame, None, fx=scale, fy=scale) for frame in video])
@@ -70,14 +74,20 @@ def frames(pattern: str, first: int) -> np.ndarray:
 def masks(blur_px: float) -> np.ndarray:
     """Return the published masks behind a blur, (B, 256, 256)."""
     mask = load_measurement(next(DATA.glob("benchmark/crash32*"))).masks.astype(np.float32)
-    return np.stack([gaussian_filter(one, blur_px, mode="nearest") for one in mask]) if blur_px else mask
+    return (
+        np.stack([gaussian_filter(one, blur_px, mode="nearest") for one in mask])
+        if blur_px
+        else mask
+    )
 
 
 def snapshot(blur_px: float, kind: str, video: np.ndarray) -> np.ndarray:
     """Return the measurement of a video behind masks that are off, float32, (256, 256)."""
     phi, rng = masks(blur_px), np.random.default_rng(1)
     if kind == "shift":
-        phi = np.stack([shift(mask, (0.177, 0.177), order=3, mode="nearest") for mask in phi]).clip(0, 1)
+        phi = np.stack([shift(mask, (0.177, 0.177), order=3, mode="nearest") for mask in phi]).clip(
+            0, 1
+        )
     elif kind == "jitter":
         moved = [shift(mask, 0.2 * rng.standard_normal(2), order=3, mode="nearest") for mask in phi]
         phi = np.stack(moved).clip(0, 1)
@@ -96,7 +106,9 @@ def snapshot(blur_px: float, kind: str, video: np.ndarray) -> np.ndarray:
 def defaults(phi: np.ndarray, y: np.ndarray, iterations: int = 12) -> np.ndarray:
     """Return the reconstruction with the default settings."""
     calibration = Calibration(phi.clip(0, 1))
-    engine = Engine(calibration, DENOISER, CPU, dataclasses.replace(SETTINGS, iterations=iterations))
+    engine = Engine(
+        calibration, DENOISER, CPU, dataclasses.replace(SETTINGS, iterations=iterations)
+    )
     return engine.reconstruct(calibration.snapshot("study", 0, y))[0]
 
 
@@ -121,8 +133,13 @@ def compare_with_plain() -> None:
                 truth = frames(*at)
                 phi, y = masks(blur_px), snapshot(blur_px, "none", truth)
                 pairs.append((psnr(defaults(phi, y), truth), psnr(plain(phi, y), truth)))
-                print(f"s = {blur_px:g} {name:16} {pairs[-1][0]:6.2f} {pairs[-1][1]:6.2f}", flush=True)
-            print(f"s = {blur_px:g} {'mean':16} {' '.join(f'{mean:6.2f}' for mean in np.mean(pairs, axis=0))}")
+                print(
+                    f"s = {blur_px:g} {name:16} {pairs[-1][0]:6.2f} {pairs[-1][1]:6.2f}", flush=True
+                )
+            print(
+                f"s = {blur_px:g} {'mean':16} "
+                f"{' '.join(f'{mean:6.2f}' for mean in np.mean(pairs, axis=0))}"
+            )
 
 
 def compare_perturbations() -> None:
@@ -133,7 +150,11 @@ def compare_perturbations() -> None:
             for at in half.values():
                 truth = frames(*at)
                 scores.append(psnr(defaults(masks(0.5), snapshot(0.5, kind, truth)), truth))
-            print(f"{kind:8} {np.mean(scores):6.2f} | {' '.join(f'{value:6.2f}' for value in scores)}", flush=True)
+            print(
+                f"{kind:8} {np.mean(scores):6.2f} | "
+                f"{' '.join(f'{value:6.2f}' for value in scores)}",
+                flush=True,
+            )
 
 
 def solve_capture(folder: Path) -> None:

@@ -32,9 +32,21 @@ def day() -> ModuleType:
 
 
 def run_group(work: Path, group: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(SCRIPT), "run", group, "--commit", "c0ffee", "--work", str(work), "--rehearse"]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "run",
+        group,
+        "--commit",
+        "c0ffee",
+        "--work",
+        str(work),
+        "--rehearse",
+    ]
     given = {**os.environ, "SCI_STREAM_DATA": "", **environment}
-    return subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, env=given, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def archived(archive: Path) -> dict[str, str]:
@@ -56,7 +68,9 @@ def test_each_step_writes_a_file_of_its_own(day: ModuleType) -> None:
 
 
 def test_terminated_group_leaves_an_archive_and_no_process(tmp_path: Path) -> None:
-    """A process that went on would keep the machine of a caller that waits for the end of all processes."""
+    """A process that went on would keep the machine of a caller that waits for the end of all
+    processes.
+    """
     process = run_group(tmp_path, "smoke")
     deadline_s = time.monotonic() + 120
     while not (tmp_path / "tests.log").exists():
@@ -68,7 +82,10 @@ def test_terminated_group_leaves_an_archive_and_no_process(tmp_path: Path) -> No
     files = archived(tmp_path / "smoke.tar.gz")
     assert json.loads(files["environment.json"])["commit"] == "c0ffee"
     steps = [json.loads(line) for line in files["steps.jsonl"].splitlines()]
-    assert [(step["step"], step["status"]) for step in steps] == [("environment", "done"), ("tests", "terminated")]
+    assert [(step["step"], step["status"]) for step in steps] == [
+        ("environment", "done"),
+        ("tests", "terminated"),
+    ]
     for _ in range(200):  # a busy machine takes its time to end them
         if not (left := pids_that_mention(tmp_path)):
             break
@@ -90,12 +107,26 @@ def pids_that_mention(path: Path) -> list[int]:
 def test_step_that_takes_too_long_does_not_stop_the_others(
     day: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endless = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGINT, lambda *_: 0); time.sleep(60)"]
-    commands = {"endless": endless, "fails": [sys.executable, "-c", "raise SystemExit(3)"], "fine": ["true"]}
+    endless = [
+        sys.executable,
+        "-c",
+        "import signal, time; signal.signal(signal.SIGINT, lambda *_: 0); time.sleep(60)",
+    ]
+    commands = {
+        "endless": endless,
+        "fails": [sys.executable, "-c", "raise SystemExit(3)"],
+        "fine": ["true"],
+    }
     monkeypatch.setattr(day.Day, "_command", lambda _self, step: commands[step.name])
     monkeypatch.setattr(day, "_ENDS_S", 0.5)
-    steps = (day.Step("endless", ("part",), 1), day.Step("fails", ("part",), 60), day.Step("fine", ("part",), 60))
-    assert not day.Day(tmp_path, None, None, "", rehearse=False).run((*steps, day.Step("data", ("part",), 60, "train")))
+    steps = (
+        day.Step("endless", ("part",), 1),
+        day.Step("fails", ("part",), 60),
+        day.Step("fine", ("part",), 60),
+    )
+    assert not day.Day(tmp_path, None, None, "", rehearse=False).run(
+        (*steps, day.Step("data", ("part",), 60, "train"))
+    )
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [row["status"] for row in rows] == ["too long", "failed (3)", "done", "skipped"]
 
@@ -103,7 +134,11 @@ def test_step_that_takes_too_long_does_not_stop_the_others(
 def test_gaps_leave_out_those_between_snapshots(day: ModuleType) -> None:
     spans = [(0.0, 10.0), (5.0, 12.0), (14.0, 20.0), (5020.0, 5030.0), (5031.0, 5040.0)]
     gaps = day._gaps(spans, 2)
-    assert gaps == {"busy_ms": pytest.approx(0.0185), "gaps_ms": pytest.approx(0.0015), "longest_gap_us": 2.0}
+    assert gaps == {
+        "busy_ms": pytest.approx(0.0185),
+        "gaps_ms": pytest.approx(0.0015),
+        "longest_gap_us": 2.0,
+    }
     assert set(day._gaps([], 2).values()) == {None}
 
 
@@ -131,7 +166,11 @@ def test_report_gives_marks_from_what_was_measured(day: ModuleType, tmp_path: Pa
             packed.addfile(member, io.BytesIO(text.encode()))
     day.write_report(tmp_path / "report.md", [tmp_path / "speed.tar.gz"])
     lines = (tmp_path / "report.md").read_text().splitlines()
-    verdicts = {line.split("|")[1].strip(): line.split("|")[4].strip() for line in lines if line.count("|") == 5}
+    verdicts = {
+        line.split("|")[1].strip(): line.split("|")[4].strip()
+        for line in lines
+        if line.count("|") == 5
+    }
     assert verdicts["FFDNet at 512×512×22, of the matrix rate"] == "met"
     assert verdicts["the same, second mark"] == "MISSED"
     assert verdicts["FFDNet, 512×512×22 Bayer, warm, snapshots/s"] == "MISSED"
@@ -143,9 +182,14 @@ def test_report_gives_marks_from_what_was_measured(day: ModuleType, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["smoke", "fused", "speed", "large", "network"])
-def test_rehearsal_on_a_cpu_ends_with_an_archive(group: str, tmp_path: Path, day: ModuleType) -> None:
+def test_rehearsal_on_a_cpu_ends_with_an_archive(
+    group: str, tmp_path: Path, day: ModuleType
+) -> None:
     process = run_group(tmp_path, group)
     said, _ = process.communicate(timeout=1800)
     assert process.returncode == 0, said
     day.write_report(tmp_path / "report.md", [tmp_path / f"{group}.tar.gz"])
-    assert all(f"| {step.name} | done |" in (tmp_path / "report.md").read_text() for step in day.GROUPS[group])
+    assert all(
+        f"| {step.name} | done |" in (tmp_path / "report.md").read_text()
+        for step in day.GROUPS[group]
+    )

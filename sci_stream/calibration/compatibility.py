@@ -1,4 +1,6 @@
-"""Check that a calibration fits the camera, before a series and in ``sci-stream check``, and each snapshot."""
+"""Check that a calibration fits the camera, before a series and in ``sci-stream check``, and each
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ def require_compatible_calibration(
 ) -> Calibration:
     """Return the calibration to use: the rig's file, else the camera's own.
 
-    Raises `CalibrationError` if there is none, its size, number of frames, Bayer phase or bit depth differs from the
-    camera's, or it was measured with another camera and ``other_camera`` is not set.
+    Raises `CalibrationError` if there is none, its size, number of frames, Bayer phase or bit depth
+    differs from the camera's, or it was measured with another camera and ``other_camera`` is not
+    set.
     """
     calibration = of_rig or of_camera
     if calibration is None:
@@ -38,32 +41,37 @@ def require_compatible_calibration(
             own_size != size,
             f"{size[0]}×{size[1]} pixels, the size of the camera's frames",
             f"{own_size[0]}×{own_size[1]}",
-            "Restore the image size that was calibrated, or calibrate the present one (sci-stream calibrate).",
+            "Restore the image size that was calibrated, or calibrate the present one (sci-stream "
+            "calibrate).",
         ),
         (
             capabilities.n_frames not in (None, calibration.n_frames),
             f"B = {capabilities.n_frames} masks per exposure of the camera",
             f"B = {calibration.n_frames}",
-            "Set the modulator to the number of patterns that was calibrated, or name the matching calibration.",
+            "Set the modulator to the number of patterns that was calibrated, or name the "
+            "matching calibration.",
         ),
         (
             serial and own_serial not in ("", serial) and not other_camera,
             f"a calibration of the connected camera {serial}",
             f"one of camera {own_serial}",
-            "Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = true.",
+            "Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = "
+            "true.",
         ),
         (
             capabilities.bayer not in (None, calibration.bayer),
             f"Bayer phase {capabilities.bayer}",
             calibration.bayer or "none",
-            f"Restore OffsetX, OffsetY and flips as calibrated, or import the masks with --bayer {capabilities.bayer}.",
+            "Restore OffsetX, OffsetY and flips as calibrated, or import the masks with --bayer "
+            f"{capabilities.bayer}.",
         ),
         (
             # Imported masks may name the bits of a sensor that sends them in a wider format.
             own_bits > bits or (own_bits < bits and calibration.created),
             f"{bits} bits, those of the camera's {capabilities.pixel_format}",
             f"{own_bits} bits",
-            "Restore the PixelFormat that was calibrated, or calibrate the present one (sci-stream calibrate).",
+            "Restore the PixelFormat that was calibrated, or calibrate the present one "
+            "(sci-stream calibrate).",
         ),
     )
     for is_wrong, expected, got, hint in checks:
@@ -77,19 +85,31 @@ def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> N
 
     Raises `CalibrationError` with the mismatch.
     """
-    what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
+    what = (
+        f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
+    )
     shape, video_shape = calibration.shape, calibration.phi.shape
     truth_shape = video_shape if snapshot.truth is None else snapshot.truth.shape
     checks = (
         (snapshot.counts.shape, shape, f"{shape} pixels, as its masks have", None),
-        (snapshot.n_frames, calibration.n_frames, f"{len(calibration.phi)} frames per snapshot, one per mask", None),
+        (
+            snapshot.n_frames,
+            calibration.n_frames,
+            f"{len(calibration.phi)} frames per snapshot, one per mask",
+            None,
+        ),
         (
             snapshot.calibration_hash,
             calibration.hash,
             f"hash {calibration.hash} (the engine's)",
             "Give the reconstruct node the calibration with which the snapshot was acquired.",
         ),
-        (snapshot.bayer or calibration.bayer, calibration.bayer, f"Bayer phase {calibration.bayer or 'none'}", None),
+        (
+            snapshot.bayer or calibration.bayer,
+            calibration.bayer,
+            f"Bayer phase {calibration.bayer or 'none'}",
+            None,
+        ),
         (truth_shape, video_shape, f"a truth of shape {video_shape}", None),
     )
     for got, expected, text, hint in checks:

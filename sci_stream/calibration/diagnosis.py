@@ -1,4 +1,6 @@
-"""Describe faults of a calibration for the log and the live page; withhold videos that would be false."""
+"""Describe faults of a calibration for the log and the live page; withhold videos that would be
+false.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ WITHHELD = "mismatch"
 """In place of the reason for the start, in reports of snapshots whose video is withheld."""
 
 DARK = 0.005
-"""Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light."""
+"""Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the
+light."""
 # Noise puts few pixels so far below black; a wrong black level many.
 _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
@@ -27,12 +30,19 @@ _GAIN = (0.95, 1.05)
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     """Return the faults of a calibration by name, each as a sentence."""
-    faults: dict[str, str] = dict(line.split(": ", 1) for line in health.defects.splitlines() if ": " in line)
+    faults: dict[str, str] = dict(
+        line.split(": ", 1) for line in health.defects.splitlines() if ": " in line
+    )
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px:
-        what = "they are shifted in reconstruction" if health.corrected else "calibrate again, or set correct_shift"
+        what = (
+            "they are shifted in reconstruction"
+            if health.corrected
+            else "calibrate again, or set correct_shift"
+        )
         faults["mask_shift"] = (
-            f"the masks have moved by {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) since the "
+            f"the masks have moved by {shift:.2f} px ({health.shift_x_px:+.2f}, "
+            f"{health.shift_y_px:+.2f}) since the "
             f"calibration: {what}"
         )
     if health.match == 0:
@@ -42,46 +52,59 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.order == SHUFFLED:
         faults["mask_order"] = (
-            "moving objects fit the masks better in another order, so that snapshots are shown in place of a video: "
+            "moving objects fit the masks better in another order, so that snapshots are shown in "
+            "place of a video: "
             "show the patterns in the calibrated order, or calibrate again"
         )
     elif health.order not in ("forward", "unknown"):
         faults["mask_order"] = (
-            f"the masks are shown in {health.order} order, beginning with mask {health.first_mask}, not in the "
+            f"the masks are shown in {health.order} order, beginning with mask "
+            f"{health.first_mask}, not in the "
             "calibrated one: the frames of each snapshot are in the wrong order"
         )
     if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
-            f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, or another black level"
+            f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, "
+            "or another black level"
         )
     if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:
         faults["camera_gain"] = (
-            f"exposure time times gain is {health.gain:.2f} times the calibrated value: the video is brighter or "
+            f"exposure time times gain is {health.gain:.2f} times the calibrated value: the video "
+            "is brighter or "
             "darker by that factor; set ExposureTime and Gain back, or calibrate again"
         )
     if health.below_black_fraction > _MAX_BELOW_BLACK:
         faults["below_black"] = (
-            f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
+            f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: "
+            "another black level"
         )
     return faults
 
 
 def is_withheld(health: CalibrationHealth) -> bool:
-    """Return whether a video would be made up: the masks are others, or in another order, or there is no light."""
+    """Return whether a video would be made up: the masks are others, or in another order, or there
+    is no light.
+    """
     return health.match == 0 or health.order == SHUFFLED
 
 
 def withhold(
-    video: npt.NDArray[np.floating[Any]], report: SolveReport, snapshot: Snapshot, calibration: Calibration
+    video: npt.NDArray[np.floating[Any]],
+    report: SolveReport,
+    snapshot: Snapshot,
+    calibration: Calibration,
 ) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
-    """Return the snapshot itself, as frames that are all the same, in place of a video, and its report.
+    """Return the snapshot itself, as frames that are all the same, in place of a video, and its
+    report.
 
     It is as bright as a video would be in the mean.
     """
     open_to_light = calibration.phi.sum(0)
     y = calibration.measurement(snapshot.counts) / max(float(open_to_light.mean()), 1e-6)
     frame = np.where(np.abs(y) <= np.finfo(video.dtype).max, y, 0.0).astype(video.dtype)
-    return np.broadcast_to(frame, video.shape).copy(), dataclasses.replace(report, start_reason=WITHHELD, psnr_db=None)
+    return np.broadcast_to(frame, video.shape).copy(), dataclasses.replace(
+        report, start_reason=WITHHELD, psnr_db=None
+    )
 
 
 def _reason_for_mismatch(health: CalibrationHealth) -> str:
@@ -89,5 +112,8 @@ def _reason_for_mismatch(health: CalibrationHealth) -> str:
     if health.brightness is None:
         return "no pixel is valid, as all are saturated: shorten the exposure or lower the gain"
     if health.brightness < DARK:
-        return f"there is hardly any light ({health.brightness:.1%} of white): check shutter, lens cap and lamp"
+        return (
+            f"there is hardly any light ({health.brightness:.1%} of white): check shutter, "
+            "lens cap and lamp"
+        )
     return "the calibration is not of these masks: load the right one, or calibrate again"

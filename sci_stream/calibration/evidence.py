@@ -1,10 +1,12 @@
-r"""What one snapshot says of its own data: orientation, sign and place of the masks, black level, gamma, bad pixels.
+r"""What one snapshot says of its own data: orientation, sign and place of the masks, black level,
+gamma, bad pixels.
 
-Divided by their local means, y and the light Σ_b φ_b have a common part: r = y/ȳ − 1 and t = Σφ/Σ̄φ̄ − 1. For right
-data r is t plus the scene's texture and motion, which do not know of the masks: their correlation is 0.5 to 1 and the
-slope of r over t is 1. Measured on 156 snapshots of 37 clips and the published sets, behind random, blurred, moving and
-measured masks, with 0 to 1 % of noise: correlation at least 0.49, slope weighted by ȳ 0.968 to 1.027, correlation with
-masks in another orientation at most 0.15 (lab/research/foreign-data.md).
+Divided by their local means, y and the light Σ_b φ_b have a common part: r = y/ȳ − 1 and t =
+Σφ/Σ̄φ̄ − 1. For right data r is t plus the scene's texture and motion, which do not know of the
+masks: their correlation is 0.5 to 1 and the slope of r over t is 1. Measured on 156 snapshots of 37
+clips and the published sets, behind random, blurred, moving and measured masks, with 0 to 1 % of
+noise: correlation at least 0.49, slope weighted by ȳ 0.968 to 1.027, correlation with masks in
+another orientation at most 0.15 (lab/research/foreign-data.md).
 """
 
 from __future__ import annotations
@@ -30,42 +32,49 @@ _BLUR_PX = 3.0
 # Light of less variation than this says nothing, as that of masks that add up to a constant.
 _MIN_VARIATION = 0.02
 MATCH = 0.3
-"""Correlation from which masks belong to y: between that of wrong masks, 0.15, and of right ones, 0.49."""
+"""Correlation from which masks belong to y: between that of wrong masks, 0.15, and of right ones,
+0.49."""
 OF_RIGHT_MASKS = {"black_level", "gamma"}
 """Defects that masks with errors show, too: looked for with corrected ones."""
 _WRONG = 0.15
 _MAX_SHIFT_PX = 6
-# How much better a displaced mask must fit: neighbours of masks with large features fit nearly as well.
+# How much better a displaced mask must fit: neighbours of masks with large features fit nearly as
+# well.
 _SHIFT_MARGIN = 0.03
-# Of the slope; the capture 4fan14 has 0.947. A black level of 3 % of the range has less, and costs 0.2 dB.
+# Of the slope; the capture 4fan14 has 0.947. A black level of 3 % of the range has less, and costs
+# 0.2 dB.
 _SLOPE = (0.94, 1.05)
 _SURE = 2.5
-# Negative values over positive ones, and differences of brightness within cells of 2×2 pixels: 0.12 in right data.
+# Negative values over positive ones, and differences of brightness within cells of 2×2 pixels: 0.12
+# in right data.
 _NEGATIVE, _MOSAIC = 0.1, 0.2
 # Curvature over slope: a gamma g has (g − 1)/2; a black level bends upwards, if at all.
 _GAMMA_CURVATURE = -0.03
 _GAMMAS = (0.3, 3.5)
 _CONTRAST = (
-    "the masks modulate y {:.2f} times as much as they should: stray light, masks that are missing, or that are "
+    "the masks modulate y {:.2f} times as much as they should: stray light, masks that are "
+    "missing, or that are "
     "sharper or blurrier than on the sensor: pass those of this exposure, or calibrate again"
 )
 # Share of the mean light that each mask contributes: below it, it had no part in y.
 _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
-# Of masks in another order: right ones explain y best but for chance. And of frames that belong to y, with its noise.
+# Of masks in another order: right ones explain y best but for chance. And of frames that belong to
+# y, with its noise.
 _BETTER, _MAX_MISFIT = 0.97, 0.1
 # Pixels along each side by which shares are measured: enough, and quick.
 _SHARES_PX = 384
 _SATURATED = 0.005
-# Of the 7×7 pixels around one of another brightness than most of these, the frames are fitted. Its error over theirs
-# was at most 7.3 upwards (16 behind four masks) and 2.7 downwards, near 0, in 556 right snapshots, and above 9 in one
-# of 391 more.
+# Of the 7×7 pixels around one of another brightness than most of these, the frames are fitted. Its
+# error over theirs was at most 7.3 upwards (16 behind four masks) and 2.7 downwards, near 0, in 556
+# right snapshots, and above 9 in one of 391 more.
 _AROUND, _STANDS_OUT = 3, (0.4, 1.3)
 _STUCK, _MANY_MASKS, _DEAD, _DARK = 11.0, 8, -3.5, 0.05
 _RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
 _OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
-# Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in displaced blocks.
+# Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in
+# displaced blocks.
 _JPEG = 0.15
 
 
@@ -73,8 +82,8 @@ _JPEG = 0.15
 class Defect:
     """A defect of the data: name, figure and remedy in one sentence.
 
-    ``fatal`` if a video would be made up; ``corrected`` if the solve allows for it. ``shift_px``, (x, y),
-    moves the masks to where y has them.
+    ``fatal`` if a video would be made up; ``corrected`` if the solve allows for it. ``shift_px``,
+    (x, y), moves the masks to where y has them.
     """
 
     name: str
@@ -86,7 +95,11 @@ class Defect:
     @property
     def text_for_rig(self) -> str:
         """The text for a rig, whose operator passes no arrays."""
-        return re.sub(r": pass .*?(, or |$)", lambda match: ": " if match[1] else ": calibrate again", self.text)
+        return re.sub(
+            r": pass .*?(, or |$)",
+            lambda match: ": " if match[1] else ": calibrate again",
+            self.text,
+        )
 
 
 # What to pass in place of the masks, and how the light of all masks changes by it.
@@ -97,20 +110,27 @@ _ORIENTATIONS: dict[str, tuple[str, Callable[[F64], F64]]] = {
     "turned by 180°": ("masks[:, ::-1, ::-1]", lambda m: m[::-1, ::-1]),
     "turned by 90°": ("np.rot90(masks, 1, (1, 2))", np.rot90),
     "turned by 270°": ("np.rot90(masks, 3, (1, 2))", lambda m: np.rot90(m, 3)),
-    "transposed and turned by 180°": ("masks[:, ::-1, ::-1].transpose(0, 2, 1)", lambda m: m[::-1, ::-1].T),
+    "transposed and turned by 180°": (
+        "masks[:, ::-1, ::-1].transpose(0, 2, 1)",
+        lambda m: m[::-1, ::-1].T,
+    ),
 }
 
 
 def inspect(
     counts: Array, calibration: Calibration, correction: MaskCorrection = NO_CORRECTION
 ) -> tuple[list[Defect], Flags]:
-    """Return the defects of a snapshot, (H, W) DN, and its stuck pixels, besides the bad ones of its calibration."""
+    """Return the defects of a snapshot, (H, W) DN, and its stuck pixels, besides the bad ones of
+    its calibration.
+    """
     if not correction.is_none:
         import torch  # noqa: PLC0415 - a light host has no torch, and no correction
 
         from sci_stream.optics.mask_shift import corrected_masks  # noqa: PLC0415 - it imports torch
 
-        phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
+        phi = (
+            corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
+        )
         dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
         calibration = replace(calibration, phi=phi, dark=dark)
     phi, bayer = calibration.phi, calibration.bayer
@@ -121,7 +141,10 @@ def inspect(
     y[stuck] = np.nan
     found = examine(y, phi, bayer)
     if stuck.any():
-        text = f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the masks allow: left out"
+        text = (
+            f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the "
+            "masks allow: left out"
+        )
         found.insert(0, Defect("stuck_pixels", text, corrected=True))
     return found, stuck
 
@@ -138,7 +161,11 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     bayer
         Colour filters of the sensor, if it has them.
     """
-    even = (..., slice(len(y) // 2 * 2), slice(y.shape[1] // 2 * 2))  # whole cells of colour filters
+    even = (
+        ...,
+        slice(len(y) // 2 * 2),
+        slice(y.shape[1] // 2 * 2),
+    )  # whole cells of colour filters
     y, phi = np.asarray(y[even], np.float64), phi[even]
     valid = np.isfinite(y)
     if not valid.any() or np.ptp(y[valid]) == 0:
@@ -146,13 +173,17 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     few = phi[:, ::8, ::8]
     for first, second in combinations(range(len(phi)), 2):
         if np.array_equal(few[first], few[second]) and np.array_equal(phi[first], phi[second]):
-            text = f"masks {first} and {second} are equal: y cannot tell their frames apart: pass one of them"
+            text = (
+                f"masks {first} and {second} are equal: y cannot tell their frames apart: pass "
+                "one of them"
+            )
             return [Defect("mask_match", text, fatal=bool((phi == phi[:1]).all()))]
     # A few pixels, however negative, count no more than bright ones.
     bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y[valid]), 0.98))
     if -bounded[y < 0].sum() > _NEGATIVE * bounded[y > 0].sum():
         text = (
-            f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or y as the camera gave it"
+            f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or "
+            "y as the camera gave it"
         )
         return [Defect("black_level", text, fatal=True)]
     y = np.where(valid, y, np.median(y[valid]))
@@ -170,7 +201,10 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         return [*found, shift]
     first, last = present_masks(y, phi, bayer) if fit >= MATCH else (0, len(phi))
     if spread > _MOSAIC and fit >= MATCH:
-        text = f"y differs by {spread:.0%} within 2×2 pixels, as behind colour filters: pass their phase, bayer='RGGB'"
+        text = (
+            f"y differs by {spread:.0%} within 2×2 pixels, as behind colour filters: pass "
+            "their phase, bayer='RGGB'"
+        )
         found.append(Defect("mosaic", text))
     if abs(fit) < MATCH:
         found += _orientation(r, light, usable, fit, bayer)
@@ -179,7 +213,10 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         found.append(Defect("mask_sign", text, fatal=True))
     elif last - first < len(phi):
         remedy = f"pass masks[{first or ''}:{last if last < len(phi) else ''}]"
-        text = f"only {last - first} of {len(phi)} masks have a part in y, or the other frames are dark: {remedy}"
+        text = (
+            f"only {last - first} of {len(phi)} masks have a part in y, or the other frames "
+            f"are dark: {remedy}"
+        )
         found.append(Defect("mask_number", text))
     else:
         found += _response(y, r, t, level, usable & (y < y.max()), bayer=bayer)
@@ -187,7 +224,9 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
 
 
 def _cell_spread(y: F64, light: F64) -> float:
-    """Return by how much the pixels of 2×2 cells differ in brightness, as a share of that of the picture."""
+    """Return by how much the pixels of 2×2 cells differ in brightness, as a share of that of the
+    picture.
+    """
     planes = (mosaics.split(image) for image in (y, light))
     of_y, of_light = (np.stack([_local_mean(plane, None) for plane in cells]) for cells in planes)
     levels = of_y / np.maximum(of_light, 0.01 * of_light.mean())
@@ -195,7 +234,8 @@ def _cell_spread(y: F64, light: F64) -> float:
 
 
 def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tuple[int, int]:
-    """Return the first of the masks (B, H, W), on any scale, that has a part in y, (H, W), and the one after the last.
+    """Return the first of the masks (B, H, W), on any scale, that has a part in y, (H, W), and the
+    one after the last.
 
     y's modulation is the sum of those of all masks, each times the brightness of its frame.
     """
@@ -219,15 +259,22 @@ def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tupl
 
 
 def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defect]:
-    """Return whether true frames, (n, B, H, W), explain counts y, (n, H, W), badly, or better in another order."""
+    """Return whether true frames, (n, B, H, W), explain counts y, (n, H, W), badly, or better in
+    another order.
+    """
     good = 1.0 if calibration.bad_pixels is None else ~calibration.bad_pixels
     y, phi, misfits = good * (y - calibration.dark), good * calibration.phi, {}
-    for name, order in {"masks[::-1]": np.arange(len(phi))[::-1], "masks": np.arange(len(phi))}.items():
+    for name, order in {
+        "masks[::-1]": np.arange(len(phi))[::-1],
+        "masks": np.arange(len(phi)),
+    }.items():
         white, misfits[name] = fit_white(y, phi[order], truth)
     # Each mask brings out the frame that differs from their mean as y does where it is open.
     changes = truth - truth.mean(1, keepdims=True)
     rest = (y - white * np.einsum("bhw,nhw->nhw", phi, truth.mean(1)))[:, np.newaxis]
-    closeness = np.tensordot(rest * (phi - phi.mean((1, 2), keepdims=True)), changes, ((0, 2, 3), (0, 2, 3)))
+    closeness = np.tensordot(
+        rest * (phi - phi.mean((1, 2), keepdims=True)), changes, ((0, 2, 3), (0, 2, 3))
+    )
     closeness /= np.maximum(np.linalg.norm(changes, axis=(2, 3)).sum(0), 1e-300)
     order = np.arange(len(phi))
     for _ in order:
@@ -237,15 +284,28 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     _, misfits[name] = fit_white(y, phi[order], truth)
     best = min(misfits, key=lambda name: misfits[name])
     if misfits[best] < _BETTER * misfits["masks"]:
-        return [Defect("mask_order", f"the true frames belong to the masks in another order: pass {best}", fatal=True)]
+        return [
+            Defect(
+                "mask_order",
+                f"the true frames belong to the masks in another order: pass {best}",
+                fatal=True,
+            )
+        ]
     if misfits["masks"] > _MAX_MISFIT:
-        text = f"the true frames explain y only to within {misfits['masks']:.0%}: pass those of y, or the masks of both"
+        text = (
+            f"the true frames explain y only to within {misfits['masks']:.0%}: pass those of "
+            "y, or the masks of both"
+        )
         return [Defect("truth", text)]
     return []
 
 
-def mask_fit(y: Array, phi: Array, bayer: BayerPhase | None = None, *, where: Flags | None = None) -> float:
-    """Return the correlation of y, (H, W), with the light of masks (B, H, W) on any scale, both without local means."""
+def mask_fit(
+    y: Array, phi: Array, bayer: BayerPhase | None = None, *, where: Flags | None = None
+) -> float:
+    """Return the correlation of y, (H, W), with the light of masks (B, H, W) on any scale, both
+    without local means.
+    """
     y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
     valid = np.isfinite(y)
     r, _, usable = _modulation(np.where(valid, y, 0.0), valid, bayer)
@@ -255,7 +315,8 @@ def mask_fit(y: Array, phi: Array, bayer: BayerPhase | None = None, *, where: Fl
 
 
 def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags:
-    """Return the pixels, (H, W), that the frames of their neighbours of one colour cannot make so bright, or so dark.
+    """Return the pixels, (H, W), that the frames of their neighbours of one colour cannot make so
+    bright, or so dark.
 
     Lines of such pixels count as well.
     """
@@ -268,7 +329,9 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     top = float(np.quantile(level, 0.98))
     if min(y.shape) <= 2 * _AROUND or top <= 0:
         return singles
-    ratio = (np.maximum(level, 0) + _FLOOR * top) / (np.maximum(_local_mean(level, None), 0) + _FLOOR * top)
+    ratio = (np.maximum(level, 0) + _FLOOR * top) / (
+        np.maximum(_local_mean(level, None), 0) + _FLOOR * top
+    )
     strength = np.maximum(ratio / _STANDS_OUT[1], _STANDS_OUT[0] / ratio)
     places = np.argsort(strength, axis=None)[-_MAX_PLACES:]
     places = places[strength.flat[places] > 1]
@@ -292,12 +355,18 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
 
 
 def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64]:
-    """Return pixels of y as the frames of the squares around them make them, and the error of these."""
+    """Return pixels of y as the frames of the squares around them make them, and the error of
+    these.
+    """
     size = 2 * _AROUND + 1
     top, left = (
-        np.clip(places - _AROUND, 0, side - size) for places, side in zip((rows, columns), y.shape, strict=True)
+        np.clip(places - _AROUND, 0, side - size)
+        for places, side in zip((rows, columns), y.shape, strict=True)
     )
-    square = (top[:, np.newaxis] + np.arange(size**2) // size, left[:, np.newaxis] + np.arange(size**2) % size)
+    square = (
+        top[:, np.newaxis] + np.arange(size**2) // size,
+        left[:, np.newaxis] + np.arange(size**2) % size,
+    )
     around, masks = y[square], np.moveaxis(phi[:, *square], 0, -1)
     here = (np.arange(len(rows)), (rows - top) * size + columns - left)
     around[here], masks[here] = 0, 0
@@ -314,14 +383,22 @@ def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64
     errors = np.abs(around - (masks @ frames[..., np.newaxis])[..., 0])
     error = np.quantile(errors, 0.8, 1) + _FLOOR * float(np.maximum(y, 0).mean())
     beside = (rows - top != _AROUND) | (columns - left != _AROUND)
-    return (phi[:, rows, columns].T * frames).sum(1), np.where(beside, 2 * error, error)  # extrapolated at the border
+    return (phi[:, rows, columns].T * frames).sum(1), np.where(
+        beside, 2 * error, error
+    )  # extrapolated at the border
 
 
 def _modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64, F64, Flags]:
-    """Return an image over its local mean, minus 1, clipped to ±3; the local mean; and where this is large enough."""
+    """Return an image over its local mean, minus 1, clipped to ±3; the local mean; and where this
+    is large enough.
+    """
     mean = _local_mean(image, bayer)
     usable = valid & (mean > 0.05 * mean.mean())
-    return np.clip(np.where(usable, image / np.where(usable, mean, 1.0) - 1, 0.0), -3, 3), mean, usable
+    return (
+        np.clip(np.where(usable, image / np.where(usable, mean, 1.0) - 1, 0.0), -3, 3),
+        mean,
+        usable,
+    )
 
 
 def _local_mean(image: F64, bayer: BayerPhase | None) -> F64:
@@ -335,7 +412,10 @@ def _blurred(image: F64, sigma: float) -> F64:
     reach = min(round(3 * sigma), len(image) - 1)
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     padded = np.pad(image, ((reach, reach), (0, 0)), mode="reflect")
-    shifted = (weight * padded[start : start + len(image)] for start, weight in enumerate(weights / weights.sum()))
+    shifted = (
+        weight * padded[start : start + len(image)]
+        for start, weight in enumerate(weights / weights.sum())
+    )
     return np.asarray(sum(shifted), np.float64)
 
 
@@ -345,7 +425,9 @@ def _correlation(a: F64, b: F64, where: Flags) -> float:
     return float((a * b).sum()) / scale if scale > 0 else 0.0
 
 
-def _orientation(r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhase | None) -> list[Defect]:
+def _orientation(
+    r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhase | None
+) -> list[Defect]:
     """Return in which other orientation the masks fit, or that they fit in none."""
     best, name, remedy, sign = abs(fit), "", "", 1.0
     for orientation, (text, turn) in _ORIENTATIONS.items():
@@ -357,7 +439,10 @@ def _orientation(r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhas
         if abs(other) > max(best, MATCH):
             best, name, remedy, sign = abs(other), orientation, text, np.sign(other)
     if not name:
-        text = f"the masks explain nothing of y (correlation {fit:.2f}): pass those that y was taken with"
+        text = (
+            f"the masks explain nothing of y (correlation {fit:.2f}): pass those that y was "
+            "taken with"
+        )
         return [Defect("mask_match", text, fatal=abs(fit) < _WRONG)]
     if sign < 0:
         name, remedy = f"{name} and inverted", f"1 - {remedy}"
@@ -374,16 +459,23 @@ def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
     best, dy, dx = max((float(product[dy, dx]), dy, dx) for dy in near for dx in near)
     if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, MATCH):
         return None
-    text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): "
+    text = (
+        f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in "
+        "(x, y): "
+    )
     text += f"pass np.roll(masks, ({dy}, {dx}), (1, 2))"
     return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
-def _response(y: F64, r: F64, t: F64, level: F64, usable: Flags, *, bayer: BayerPhase | None) -> list[Defect]:
-    """Return the defects that the slope of r over t shows: a camera's gamma, a black level, masks of less contrast.
+def _response(
+    y: F64, r: F64, t: F64, level: F64, usable: Flags, *, bayer: BayerPhase | None
+) -> list[Defect]:
+    """Return the defects that the slope of r over t shows: a camera's gamma, a black level, masks
+    of less contrast.
 
-    Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where the scene is dark.
-    Weighted by ȳ, the scene's texture, which does not know of the masks, has no part in the mean slope.
+    Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where
+    the scene is dark. Weighted by ȳ, the scene's texture, which does not know of the masks, has no
+    part in the mean slope.
     """
     r, t, level = r[usable], t[usable], level[usable]
     slope, error = _slope(r * level, t * level, t)
@@ -402,7 +494,8 @@ def _response(y: F64, r: F64, t: F64, level: F64, usable: Flags, *, bayer: Bayer
             f"pass y ** {exponent:.2f}, or switch the camera's gamma off"
         )
         return [Defect("gamma", text)]
-    # r ȳ = t (ȳ − β): steeper where the scene is bright, by an amount that masks of less contrast do not have.
+    # r ȳ = t (ȳ − β): steeper where the scene is bright, by an amount that masks of less contrast
+    # do not have.
     black = (1 - slope) * float((t * t * level).sum() / (t * t).sum())
     bright = level >= np.median(level)
     steeper, expected = (
@@ -426,12 +519,17 @@ def _slope(z: F64, x: F64, t: F64) -> tuple[float, float]:
 
 
 def _saturation(y: F64, light: F64) -> list[Defect]:
-    """Return whether many pixels have one largest value, though their light differs; a flat scene is no saturation."""
+    """Return whether many pixels have one largest value, though their light differs; a flat scene
+    is no saturation.
+    """
     top = y >= y.max()
     share = float(np.mean(top))
     if share < _SATURATED or y.min() == y.max() or np.ptp(light[top]) < 0.1 * light[top].max():
         return []
-    text = f"{share:.1%} of y has its largest value, {y.max():.6g}: saturated pixels say less; shorten the exposure"
+    text = (
+        f"{share:.1%} of y has its largest value, {y.max():.6g}: saturated pixels say less; "
+        "shorten the exposure"
+    )
     return [Defect("saturation", text)]
 
 
@@ -445,17 +543,25 @@ _BANDS = [
 
 
 def _blocks(y: F64) -> list[Defect]:
-    """Return whether y was compressed as JPEG: many coefficients of its 8×8 blocks are near zero, of others few."""
+    """Return whether y was compressed as JPEG: many coefficients of its 8×8 blocks are near zero,
+    of others few.
+    """
     if min(y.shape) < 32:
         return []
     aligned, *displaced = (_smallness(y[start:, start:]) for start in (0, 2, 4, 6))
     if float((np.mean(displaced, 0) - aligned).max()) < _JPEG:
         return []
-    return [Defect("jpeg", "y was compressed as JPEG, which removes the code of the masks: use raw frames")]
+    return [
+        Defect(
+            "jpeg", "y was compressed as JPEG, which removes the code of the masks: use raw frames"
+        )
+    ]
 
 
 def _smallness(y: F64) -> F64:
-    """Return the median over the mean of the coefficients' sizes in 8×8 blocks, by frequency band."""
+    """Return the median over the mean of the coefficients' sizes in 8×8 blocks,
+    by frequency band.
+    """
     h, w = (size // 8 * 8 for size in y.shape)
     blocks = y[:h, :w].reshape(h // 8, 8, w // 8, 8).transpose(0, 2, 1, 3)
     sizes = np.abs(_DCT @ blocks @ _DCT.T)

@@ -1,24 +1,27 @@
 r"""Estimate the errors of an exposure: shift, blur and gain of each mask, and the black level.
 
-Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is eliminated
-(`sci_stream.calibration.mask_registration`); it is linearised again at the estimate until that settles (Gauss–Newton).
-Information JᵀWJ and score JᵀWr are averaged over snapshots, not added up: a scene that stays repeats its own misfit.
-The information is reduced if scores of blocks scatter more than it predicts, since texture is no white noise, and if
-those of snapshots do, since only errors of the masks are the same each time; a lamp that is turned up is not.
+Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is
+eliminated (`sci_stream.calibration.mask_registration`); it is linearised again at the estimate
+until that settles (Gauss–Newton). Information JᵀWJ and score JᵀWr are averaged over snapshots, not
+added up: a scene that stays repeats its own misfit. The information is reduced if scores of blocks
+scatter more than it predicts, since texture is no white noise, and if those of snapshots do, since
+only errors of the masks are the same each time; a lamp that is turned up is not.
 
-Errors of shape, gains, gains of both ends and black level each have a normal prior whose standard deviation is the one
-of greatest evidence (MacKay's evidence approximation), 0 included: gains of a shutter that wavers and of a stage that
-dwells at its turning points differ tenfold. Nothing is corrected unless the evidence for errors against none is strong.
+Errors of shape, gains, gains of both ends and black level each have a normal prior whose standard
+deviation is the one of greatest evidence (MacKay's evidence approximation), 0 included: gains of a
+shutter that wavers and of a stage that dwells at its turning points differ tenfold. Nothing is
+corrected unless the evidence for errors against none is strong.
 
-Within a snapshot a gain that rises linearly looks like a scene that fades in; alone, it is taken to be of a scene that
-does not. But one snapshot continues the other: a scene continues where it ended, and gains begin again, so that the
-jump of the brightness of all blocks from the end of one snapshot to the beginning of the next shows the trend. A gain
-of all frames alike remains unknown: it is the scene's brightness.
+Within a snapshot a gain that rises linearly looks like a scene that fades in; alone, it is taken to
+be of a scene that does not. But one snapshot continues the other: a scene continues where it ended,
+and gains begin again, so that the jump of the brightness of all blocks from the end of one snapshot
+to the beginning of the next shows the trend. A gain of all frames alike remains unknown: it is the
+scene's brightness.
 
 References
 ----------
-Information filter: Anderson and Moore, "Optimal Filtering" (1979), section 6.3. Evidence and scale of the prior:
-MacKay, "Bayesian interpolation", Neural Computation 4 (1992).
+Information filter: Anderson and Moore, "Optimal Filtering" (1979), section 6.3. Evidence and scale
+of the prior: MacKay, "Bayesian interpolation", Neural Computation 4 (1992).
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
-# Standard deviations of the errors of a rig that was calibrated with care and has since warmed up: shift of a mask,
-# pixels; blur; gain of a frame; black level relative to the brightest y there is. The priors are multiples of them.
+# Standard deviations of the errors of a rig that was calibrated with care and has since warmed up:
+# shift of a mask, pixels; blur; gain of a frame; black level relative to the brightest y there is.
+# The priors are multiples of them.
 JITTER_PX, BLUR_PX2, GAIN, BLACK = 0.2, 0.1, 0.05, 0.01
 _SCALES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-# Largest of them for shapes, which are linear within a fraction of a pixel; for gains, which are shifts along a pattern
-# that moves if they may be large; for those of both ends, where a stage dwells; and for the black level.
+# Largest of them for shapes, which are linear within a fraction of a pixel; for gains, which are
+# shifts along a pattern that moves if they may be large; for those of both ends, where a stage
+# dwells; and for the black level.
 _MAX_SCALES = (2.0, 1.0, 16.0, 2.0)
 # Weight of a snapshot in the mean: errors that drift are followed within some ten of them.
 _NEWEST = 0.1
@@ -52,7 +57,8 @@ _APART = 0.02
 _LEAST_GAIN = 0.05
 # Least logarithm of the odds to correct anything: 150 to 1, "very strong".
 _LEAST_LOG_ODDS = 5.0
-# Pairs of snapshots that show the trend of gains, how many it takes, and its least standard deviation.
+# Pairs of snapshots that show the trend of gains, how many it takes, and its least standard
+# deviation.
 _PAIRS, _LEAST_PAIRS, _TREND_SD = 10, 2, 0.003
 # Half of the relative change of most of a scene during a snapshot.
 _FADE_SD = 0.005
@@ -61,17 +67,20 @@ _TINY = 1e-30
 
 
 class Brightness(NamedTuple):
-    """Mean of the scene in blocks, and half of its change during a snapshot, of the masks without correction; (N,)."""
+    """Mean of the scene in blocks, and half of its change during a snapshot, of the masks without
+    correction; (N,).
+    """
 
     level: F64
     slope: F64
 
 
 class MaskInformation(NamedTuple):
-    """Information on θ = (shifts to the right and down, blurs and gains of all masks, black level), (4B + 1,).
+    """Information on θ = (shifts to the right and down, blurs and gains of all masks, black level),
+    (4B + 1,).
 
-    JᵀWJ, (p, p), and the score JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the mean logarithm of the residual's variance
-    with θ₀; the brightness of the scene.
+    JᵀWJ, (p, p), and the score JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the mean logarithm of the
+    residual's variance with θ₀; the brightness of the scene.
     """
 
     information: F64
@@ -88,15 +97,17 @@ class MaskErrorEstimator:
     n_frames
         B.
     phi
-        (B, H, W), the masks. Errors of masks that are alike, as of one pattern that moves, are alike: their difference
-        is hardly seen, and a stage moves smoothly.
+        (B, H, W), the masks. Errors of masks that are alike, as of one pattern that moves, are
+        alike: their difference is hardly seen, and a stage moves smoothly.
     """
 
     def __init__(self, phi: npt.NDArray[np.float32]) -> None:
         B = self._n_frames = len(phi)
         brightest = float(phi.sum(0).max())
         alike = np.linalg.cholesky(mask_correlation(phi) + _APART * np.eye(B))
-        self._sd = sd = np.repeat([JITTER_PX, JITTER_PX, BLUR_PX2, GAIN, BLACK * brightest], [B, B, B, B, 1])
+        self._sd = sd = np.repeat(
+            [JITTER_PX, JITTER_PX, BLUR_PX2, GAIN, BLACK * brightest], [B, B, B, B, 1]
+        )
         self._gains = gains = slice(3 * B, 4 * B)
         each = np.zeros((len(sd), len(sd)))
         for first in range(0, 4 * B, B):
@@ -104,7 +115,12 @@ class MaskErrorEstimator:
         ends = np.zeros((len(sd), B))
         ends[gains] = np.eye(B)
         # Roots of the covariance of each kind of error, of which each counts by a factor.
-        self._roots = each[:, : 3 * B], each[:, gains], GAIN * ends[:, [0, -1]], sd[-1] * np.eye(len(sd))[:, -1:]
+        self._roots = (
+            each[:, : 3 * B],
+            each[:, gains],
+            GAIN * ends[:, [0, -1]],
+            sd[-1] * np.eye(len(sd))[:, -1:],
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -128,8 +144,9 @@ class MaskErrorEstimator:
             self._trends.append(_trend(self._before, brightness, self._n_frames))
         self._before = brightness
         if self.snapshots:
-            # What this snapshot shows beyond the earlier ones, against what chance allows for: twice the information,
-            # since they are uncertain too. Only errors of the masks say the same in each.
+            # What this snapshot shows beyond the earlier ones, against what chance allows for:
+            # twice the information, since they are uncertain too. Only errors of the masks say the
+            # same in each.
             surprise = score - information @ self.theta
             self._scatter += float((surprise**2 / (2 * information.diagonal() + _TINY)).mean())
         self._information, self._score = self._mean_with(snapshot)
@@ -151,14 +168,20 @@ class MaskErrorEstimator:
             self._score + weight * (snapshot.score - self._score),
         )
 
-    def _estimate(self, information: F64, score: F64, least: float = _LEAST_LOG_ODDS) -> tuple[F64, float]:
+    def _estimate(
+        self, information: F64, score: F64, least: float = _LEAST_LOG_ODDS
+    ) -> tuple[F64, float]:
         """Return θ, 0 without strong evidence, and the logarithm of the odds.
 
-        The scale that adds most evidence first: in a fixed order, shifts were taken for gains of a pattern that moves.
+        The scale that adds most evidence first: in a fixed order, shifts were taken for gains of a
+        pattern that moves.
         """
         # Scatter of the snapshots relative to that expected from their information.
         # Errors that differ between snapshots average out.
-        excess = max(1.0, self._scatter / max(1, self.snapshots - 1) / max(1, min(self.snapshots, 1 / _NEWEST)))
+        excess = max(
+            1.0,
+            self._scatter / max(1, self.snapshots - 1) / max(1, min(self.snapshots, 1 / _NEWEST)),
+        )
         information, score = self._with_trend(information / excess, score / excess)
         scales, theta, log_odds = [0.0] * len(self._roots), np.zeros(len(score)), 0.0
         while True:
@@ -169,38 +192,56 @@ class MaskErrorEstimator:
                 if scale <= largest
             ]
             estimates = (self._posterior(information, score, trial) for trial in trials)
-            (better, odds), trial = max(zip(estimates, trials, strict=True), key=lambda one: one[0][1])
+            (better, odds), trial = max(
+                zip(estimates, trials, strict=True), key=lambda one: one[0][1]
+            )
             if odds <= log_odds:
                 return (theta if log_odds > least else np.zeros(len(score))), log_odds
             scales, theta, log_odds = trial, better, odds
 
-    def _posterior(self, information: F64, score: F64, scales: Sequence[float]) -> tuple[F64, float]:
-        """Return the mean of θ, and the logarithm of the odds against 0, with the prior of each kind scaled."""
+    def _posterior(
+        self, information: F64, score: F64, scales: Sequence[float]
+    ) -> tuple[F64, float]:
+        """Return the mean of θ, and the logarithm of the odds against 0, with the prior of each
+        kind scaled.
+        """
         if not any(scales):
             return np.zeros(len(score)), 0.0
-        root = np.hstack([scale * part for scale, part in zip(scales, self._roots, strict=True) if scale])
+        root = np.hstack(
+            [scale * part for scale, part in zip(scales, self._roots, strict=True) if scale]
+        )
         scaled, right = root.T @ information @ root + np.eye(root.shape[1]), root.T @ score
         solution = np.linalg.solve(scaled, right)
         return root @ solution, 0.5 * float(right @ solution - np.linalg.slogdet(scaled)[1])
 
     def _with_trend(self, information: F64, score: F64) -> tuple[F64, F64]:
-        """Return information and score given that scenes may fade, and with what consecutive snapshots show of it."""
+        """Return information and score given that scenes may fade, and with what consecutive
+        snapshots show of it.
+        """
         slope = np.zeros(len(score))
         slope[self._gains] = _slope(self._n_frames)
         along = slope / (slope @ slope)
         # A scene that fades is eliminated: it looks like the trend.
         seen = information @ along
         certain = float(along @ seen) + 1 / _FADE_SD**2
-        information, score = information - np.outer(seen, seen) / certain, score - seen * float(along @ score) / certain
+        information, score = (
+            information - np.outer(seen, seen) / certain,
+            score - seen * float(along @ score) / certain,
+        )
         if len(self._trends) < _LEAST_PAIRS:
             return information, score
         trends, errors = np.transpose(self._trends)
         trend = float(np.median(trends))
-        variance = max(_TREND_SD, _MAD * float(np.median(np.abs(trends - trend)))) ** 2 + float(np.mean(errors)) ** 2
+        variance = (
+            max(_TREND_SD, _MAD * float(np.median(np.abs(trends - trend)))) ** 2
+            + float(np.mean(errors)) ** 2
+        )
         return information + np.outer(slope, slope) / variance, score + slope * trend / variance
 
     def errors(self, theta: F64) -> tuple[tuple[MaskError, ...], float]:
-        """Return θ as the error of each mask, none where all are 0, and the excess of the black level."""
+        """Return θ as the error of each mask, none where all are 0, and the excess of the black
+        level.
+        """
         if not theta.any():
             return (), 0.0
         each = theta[:-1].reshape(-1, self._n_frames).T
@@ -237,8 +278,12 @@ def trend_of(gains: F64) -> float:
 
 
 def _trend(before: Brightness, after: Brightness, n_frames: int) -> tuple[float, float]:
-    """Return the trend of gains that makes the brightness of most blocks continue, and its standard error."""
-    reach = 1 + 1 / (n_frames - 1)  # from the middle of a snapshot to half a frame beyond its last one
+    """Return the trend of gains that makes the brightness of most blocks continue, and its standard
+    error.
+    """
+    reach = 1 + 1 / (
+        n_frames - 1
+    )  # from the middle of a snapshot to half a frame beyond its last one
     fall = (before.level + reach * before.slope) - (after.level - reach * after.slope)
     light = before.level + after.level
     lit = light > 0.1 * light.max()

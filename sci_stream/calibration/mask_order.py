@@ -1,9 +1,10 @@
 """Determine the order of the masks from consecutive reconstructed snapshots.
 
-A single snapshot does not reveal the order: y = Σ_b φ_b x_b is the same for any order of the pairs, and a reversed
-order reconstructs equally well, as a video that runs backwards. But the scene is continuous from one snapshot to the
-next. In the right order the last frame of one snapshot is followed, one time step later, by the first of the next; in
-reverse order they are 2B − 1 steps apart. If the exposure began with another mask, the discontinuity is elsewhere.
+A single snapshot does not reveal the order: y = Σ_b φ_b x_b is the same for any order of the pairs,
+and a reversed order reconstructs equally well, as a video that runs backwards. But the scene is
+continuous from one snapshot to the next. In the right order the last frame of one snapshot is
+followed, one time step later, by the first of the next; in reverse order they are 2B − 1 steps
+apart. If the exposure began with another mask, the discontinuity is elsewhere.
 """
 
 from __future__ import annotations
@@ -17,28 +18,40 @@ import numpy.typing as npt
 
 from sci_stream.model import Array
 
-UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = "unknown", "forward", "reversed", "rotated", "shuffled"
+UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = (
+    "unknown",
+    "forward",
+    "reversed",
+    "rotated",
+    "shuffled",
+)
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
-# Four pairs recognised every order on the simulated scenes (lab/research/shift-tracking.md); older pairs are forgotten
-# so that a modulator that is restarted is noticed.
+# Four pairs recognised every order on the simulated scenes (lab/research/shift-tracking.md); older
+# pairs are forgotten so that a modulator that is restarted is noticed.
 _PAIRS_KEPT, _PAIRS_NEEDED = 8, 4
 # Fraction of the pairs that must agree on an order.
 _AGREED = 0.75
-# The path of an order must be this much shorter than its alternative (reversed for forward, forward for all others).
+# The path of an order must be this much shorter than its alternative (reversed for forward, forward
+# for all others).
 _SHORTER = 0.97
-# Least RMS change between distant frames, relative to the mean brightness: below it, noise decides the order.
+# Least RMS change between distant frames, relative to the mean brightness: below it, noise decides
+# the order.
 _MOTION = 0.003
 
 
 def thumbnails(video: Array) -> npt.NDArray[np.float32]:
-    """Return (B, h, w) means over cells of 8×8 pixels, which average out the mosaic and the reconstruction noise."""
+    """Return (B, h, w) means over cells of 8×8 pixels, which average out the mosaic and the
+    reconstruction noise.
+    """
     B, H, W = video.shape
     height, width = H // _CELL_PX * _CELL_PX, W // _CELL_PX * _CELL_PX
     if not height or not width:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
-    cells = np.asarray(video[:, :height, :width], np.float32).reshape(B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1)
+    cells = np.asarray(video[:, :height, :width], np.float32).reshape(
+        B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1
+    )
     return np.asarray(cells.mean((2, 4)), np.float32)
 
 
@@ -51,13 +64,15 @@ def is_cycle(order: Sequence[int]) -> bool:
 class MaskOrderDetector:
     """Determine the mask order from the latest pairs of consecutive snapshots.
 
-    Every order that begins with mask k and runs forward or backward is a path through the 2B frames of a pair; the true
-    order is the shortest path, in squared distance.
+    Every order that begins with mask k and runs forward or backward is a path through the 2B frames
+    of a pair; the true order is the shortest path, in squared distance.
     """
 
     def __init__(self, n_frames: int) -> None:
         steps = np.arange(n_frames)
-        self._orders = np.stack([(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)])
+        self._orders = np.stack(
+            [(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)]
+        )
         self._lengths: deque[npt.NDArray[np.float64]] = deque(maxlen=_PAIRS_KEPT)
 
     def add(self, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> None:
@@ -68,7 +83,10 @@ class MaskOrderDetector:
         if across.max() < _MOTION**2 * brightness or not np.isfinite(across).all():
             return
         lengths = np.array(
-            [inside[order[:-1], order[1:]].sum() / 2 + across[order[-1], order[0]] for order in self._orders]
+            [
+                inside[order[:-1], order[1:]].sum() / 2 + across[order[-1], order[0]]
+                for order in self._orders
+            ]
         )
         self._lengths.append(lengths / (lengths.mean() + 1e-12))
 
@@ -76,8 +94,8 @@ class MaskOrderDetector:
     def order(self) -> tuple[str, int]:
         """The order and its first mask; ``("unknown", 0)`` as long as there is too little evidence.
 
-        ``"forward"`` begins with 0; ``"rotated"`` runs forward from another mask; ``"reversed"`` runs backward, from
-        the last mask if only the direction is wrong.
+        ``"forward"`` begins with 0; ``"rotated"`` runs forward from another mask; ``"reversed"``
+        runs backward, from the last mask if only the direction is wrong.
         """
         if len(self._lengths) < _PAIRS_NEEDED:
             return UNKNOWN, 0

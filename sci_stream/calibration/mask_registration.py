@@ -1,19 +1,22 @@
-r"""Measure the position of the masks on the sensor from a single snapshot, without reconstructing it.
+r"""Measure the position of the masks on the sensor from a single snapshot, without reconstructing
+it.
 
-In a block of a few pixels a scene is nearly a plane that changes nearly linearly while the B masks pass:
-x_b(r) ≈ Σ_k c_k p_k(r, b) with six functions p: 1 and the two coordinates, each constant and linear in b. With 64
-pixels per block the measurement y = Σ_b φ_b x_b over-determines the c_k if φ is right. If the masks are displaced by
-weights a, b along the axes (`sci_stream.optics.mask_shift`), the residual r = y − Φ_ab x(c) depends on them linearly to
-first order, and least squares gives them: the c_k of every block are eliminated (variable projection), so that a scene
-fitted with the wrong masks does not bias the weights, unlike the residual of a reconstruction.
+In a block of a few pixels a scene is nearly a plane that changes nearly linearly while the B masks
+pass: x_b(r) ≈ Σ_k c_k p_k(r, b) with six functions p: 1 and the two coordinates, each constant and
+linear in b. With 64 pixels per block the measurement y = Σ_b φ_b x_b over-determines the c_k if φ
+is right. If the masks are displaced by weights a, b along the axes
+(`sci_stream.optics.mask_shift`), the residual r = y − Φ_ab x(c) depends on them linearly to first
+order, and least squares gives them: the c_k of every block are eliminated (variable projection), so
+that a scene fitted with the wrong masks does not bias the weights, unlike the residual of a
+reconstruction.
 
-The content of a scene beyond the six functions is noise to the fit. It does not correlate with the masks, and
-thousands of pixels average it out.
+The content of a scene beyond the six functions is noise to the fit. It does not correlate with the
+masks, and thousands of pixels average it out.
 
 References
 ----------
-Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems whose variables
-separate", SIAM J. Numer. Anal. 10 (1973); each step below is Kaufman's form of it.
+Golub and Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems
+whose variables separate", SIAM J. Numer. Anal. 10 (1973); each step below is Kaufman's form of it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import F32, F64, Brightness, Flags, MaskInformation, trend_of
+from sci_stream.calibration.mask_errors import (
+    F32,
+    F64,
+    Brightness,
+    Flags,
+    MaskInformation,
+    trend_of,
+)
 from sci_stream.model import Array
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
@@ -37,32 +47,35 @@ from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displac
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.optics.mask_shift import mask_changes, mask_gains, reshaped_masks, weighted_slices
 
-# 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones scenes are not
-# planes.
+# 64 measurements for six unknowns: smaller blocks leave too few degrees of freedom, in larger ones
+# scenes are not planes.
 BLOCK_PX = 8
 # `MaskFitter.search` tries whole-pixel displacements up to this far in each direction.
 SEARCH_PX = 3
 
-# A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s (lab/research/shift-tracking.md); both grow
-# with the number of blocks, the error falls with its square root.
+# A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s
+# (lab/research/shift-tracking.md); both grow with the number of blocks, the error falls with its
+# square root.
 _BLOCKS = 512
-# The search tries every whole pixel in reach: fewer blocks than for the fit are enough to find the best one.
+# The search tries every whole pixel in reach: fewer blocks than for the fit are enough to find the
+# best one.
 _SEARCH_BLOCKS = 192
 _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
 # Pixels that derivatives of masks reach to either side; beyond the halo, masks are continued.
 _SLOPE_PX = 2
-# Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the linearisation and are
-# shortened.
+# Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the
+# linearisation and are shortened.
 _MAX_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4
 # Masks that open alike make the normal matrix singular.
 _RIDGE = 1e-5
-# Standard deviation of stray light, relative to the light itself. A black level looks nearly the same: without a limit
-# to stray light nothing would be known of it.
+# Standard deviation of stray light, relative to the light itself. A black level looks nearly the
+# same: without a limit to stray light nothing would be known of it.
 _STRAY = 0.03
-# Share of the blocks that fit masks better than masks of another place: 0.80 to 1 with the right ones, 0.45 to 0.64
-# with masks of another camera (six rigs, seven scenes of the tuning half of `bench reality`, all perturbations).
+# Share of the blocks that fit masks better than masks of another place: 0.80 to 1 with the right
+# ones, 0.45 to 0.64 with masks of another camera (six rigs, seven scenes of the tuning half of
+# `bench reality`, all perturbations).
 _FITTING_BLOCKS = 0.72
 # On fewer blocks nothing is concluded.
 _LEAST_BLOCKS = 16
@@ -70,18 +83,21 @@ _LEAST_BLOCKS = 16
 _ENOUGH_BLOCKS = 64
 # Match of masks that explain little of a fine texture, but more than those of another place.
 _LEAST_MATCH = 0.01
-# Masks that repeat across the sensor, as a grid does, cannot be compared with themselves at another place.
+# Masks that repeat across the sensor, as a grid does, cannot be compared with themselves at another
+# place.
 _REPETITIVE = 0.5
-# Brightness relative to the brightest block, from which a block counts; and how much worse the residual of a scene that
-# does not change may be for it to be taken for one.
+# Brightness relative to the brightest block, from which a block counts; and how much worse the
+# residual of a scene that does not change may be for it to be taken for one.
 _LIT, _STILL = 0.05, 2.0
-# Variance that no block is trusted below, relative to that of most. Blocks count by the inverse of theirs, as the
-# misfit asks for; with 1, moving edges of a wheel outweighed its still background, and a cut was corrected.
+# Variance that no block is trusted below, relative to that of most. Blocks count by the inverse of
+# theirs, as the misfit asks for; with 1, moving edges of a wheel outweighed its still background,
+# and a cut was corrected.
 _LEAST_VARIANCE = 0.1
 # Relative variance that no camera is below: masks are not known better than to a thousandth.
 _FINEST = 1e-6
 _TINY = 1e-12
-# Texture of the sum of all masks, of that of independent ones: 1 of random ones, below 0.1 of those by `masks make
+# Texture of the sum of all masks, of that of independent ones: 1 of random ones, below 0.1 of those
+# by `masks make
 # --kind balanced`. A snapshot of an even sum shows nothing of the masks where the scene is at rest.
 _EVEN = 0.25
 _TILE_PX = 16
@@ -97,16 +113,19 @@ class MaskFit:
     displacement
         Position of the masks.
     shift_sd_px
-        Standard deviation of (x, y), the larger one, from the scatter of the fit; systematic errors of up to a few
-        hundredths of a pixel come on top.
+        Standard deviation of (x, y), the larger one, from the scatter of the fit; systematic errors
+        of up to a few hundredths of a pixel come on top.
     match
-        Mask correlation, 0–1: the fraction of the blocks' variance that the masks explain and those of another place do
-        not. Near 1 with the right masks, less where the scene is finely textured; exactly 0 if they explain no more
-        than those of another place: masks of another camera, or no light.
+        Mask correlation, 0–1: the fraction of the blocks' variance that the masks explain and those
+        of another place do not. Near 1 with the right masks, less where the scene is finely
+        textured; exactly 0 if they explain no more than those of another place: masks of another
+        camera, or no light.
     contrast
-        Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or haze.
+        Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or
+        haze.
     gain
-        By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the ratio of variances.
+        By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the
+        ratio of variances.
     """
 
     displacement: Displacement
@@ -117,7 +136,9 @@ class MaskFit:
 
 
 class _Pixels(NamedTuple):
-    """Pixels of all blocks, (N, p) float32 each, N = planes × places: y, and 1 where it is valid; both 0 elsewhere."""
+    """Pixels of all blocks, (N, p) float32 each, N = planes × places: y, and 1 where it is valid;
+    both 0 elsewhere.
+    """
 
     y: torch.Tensor
     valid: torch.Tensor
@@ -125,7 +146,9 @@ class _Pixels(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SceneFit:
-    """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with the residual of y."""
+    """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with the
+    residual of y.
+    """
 
     design: torch.Tensor
     scene: torch.Tensor
@@ -152,16 +175,22 @@ class _SceneFit:
 
     @property
     def misfit(self) -> float:
-        """Mean logarithm of the residual's variance: a few blocks with strong texture must not outweigh all others."""
+        """Mean logarithm of the residual's variance: a few blocks with strong texture must not
+        outweigh all others.
+        """
         return float((self.variance + self.floor).log().mean())
 
     def robust_weight(self, pixels: _Pixels) -> torch.Tensor:
-        """Return the weight of each block, (N,), as little as none where the fit is far worse than in most."""
+        """Return the weight of each block, (N,), as little as none where the fit is far worse than
+        in most.
+        """
         level = pixels.y.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0) + _TINY
         lit = level > _LIT**2 * level.max()
         relative = self.variance / level
         usual = relative[lit].median() + _FINEST
-        return lit / (level * (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square()))
+        return lit / (
+            level * (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square())
+        )
 
     def with_still_blocks(self, pixels: _Pixels) -> _SceneFit:
         """Return the fit of a scene that does not change in blocks where that is nearly as good."""
@@ -172,21 +201,26 @@ class _SceneFit:
         return _SceneFit.of(torch.where(alike, still, self.design), pixels)
 
     def without_scene(self, columns: torch.Tensor) -> torch.Tensor:
-        """Return changes of y, (N, p, K'), without what another scene explains of them (variable projection)."""
+        """Return changes of y, (N, p, K'), without what another scene explains of them (variable
+        projection).
+        """
         return columns - self.design @ torch.cholesky_solve(self.design.mT @ columns, self.factor)
 
 
 class MaskFitter:
     """Fit mask displacements to snapshots of one calibration, on one device.
 
-    It uses about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with the sensor.
+    It uses about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow
+    with the sensor.
 
     Raises ValueError if the sensor is too small, see `fits`.
     """
 
     def __init__(self, calibration: Calibration, device: torch.device) -> None:
         if not self.fits(calibration):
-            raise ValueError(f"masks of {calibration.shape} pixels are too small to fit displacements to")
+            raise ValueError(
+                f"masks of {calibration.shape} pixels are too small to fit displacements to"
+            )
         self._calibration = calibration
         self._device = device
         self._size = _block_px(calibration)
@@ -195,19 +229,32 @@ class MaskFitter:
         self._rows = top[:, None, None] + np.arange(self._size)[None, :, None]
         self._columns = left[:, None, None] + np.arange(self._size)[None, None, :]
         side = np.arange(self._size + 2 * _HALO_PX) - _HALO_PX
-        wide = calibration.phi[:, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]]
+        wide = calibration.phi[
+            :, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]
+        ]
         self._calibrated = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
         self._phi, self._black = self._calibrated, 0.0
         # Each block's masks at another place: a third of the sensor away.
-        self._repetitive = _correlation(self._calibrated, self._elsewhere(self._calibrated)) > _REPETITIVE
-        good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
+        self._repetitive = (
+            _correlation(self._calibrated, self._elsewhere(self._calibrated)) > _REPETITIVE
+        )
+        good = (
+            np.ones(calibration.shape, np.bool_)
+            if calibration.bad_pixels is None
+            else ~calibration.bad_pixels
+        )
         self._good = good
         self._space, self._time = (part.to(device) for part in _basis(calibration.n_frames))
 
     @staticmethod
     def fits(calibration: Calibration) -> bool:
-        """Return whether a displacement shows: the sensor is large enough, and the masks do not add up evenly."""
-        if min(calibration.shape) < _block_px(calibration) + 2 * _HALO_PX + 2 or calibration.n_frames == 1:
+        """Return whether a displacement shows: the sensor is large enough, and the masks do not add
+        up evenly.
+        """
+        if (
+            min(calibration.shape) < _block_px(calibration) + 2 * _HALO_PX + 2
+            or calibration.n_frames == 1
+        ):
             return False
         separate = float(np.sqrt(sum(_texture(mask) ** 2 for mask in calibration.phi)))
         return _texture(calibration.phi.sum(axis=0)) > _EVEN * separate
@@ -218,18 +265,27 @@ class MaskFitter:
         return self._planes * len(self._rows) >= _ENOUGH_BLOCKS
 
     def halves(self) -> list[tuple[MaskFitter, MaskFitter]]:
-        """Return fitters of the left and the right half of the picture, and of its upper and lower half."""
+        """Return fitters of the left and the right half of the picture, and of its upper and lower
+        half.
+        """
         places = (self._columns[:, 0, 0], self._rows[:, 0, 0])
-        return [(self._part(place < np.median(place)), self._part(place >= np.median(place))) for place in places]
+        return [
+            (self._part(place < np.median(place)), self._part(place >= np.median(place)))
+            for place in places
+        ]
 
     def _part(self, blocks: Flags) -> MaskFitter:
         part = copy.copy(self)
         part._rows, part._columns = self._rows[blocks], self._columns[blocks]
-        part._calibrated, part._phi = (phi[torch.from_numpy(blocks)] for phi in (self._calibrated, self._phi))
+        part._calibrated, part._phi = (
+            phi[torch.from_numpy(blocks)] for phi in (self._calibrated, self._phi)
+        )
         return part
 
     def gain(self, y: F32, valid: Flags, correction: MaskCorrection) -> float:
-        """Return by how much errors of each mask explain more of a snapshot than a displacement alone does."""
+        """Return by how much errors of each mask explain more of a snapshot than a displacement
+        alone does.
+        """
         misfits = []
         for trial in (MaskCorrection(correction.displacement), correction):
             fitter = copy.copy(self)
@@ -261,11 +317,18 @@ class MaskFitter:
             displacement, change = _moved(displacement, step)
             if change < _SETTLED:
                 break
-        before, rest = (self._fit_scene(self._displaced(self._phi, at), pixels) for at in (first, NO_DISPLACEMENT))
-        if scene_fit.misfit > before.misfit:  # fine texture draws a fit to blurred masks, which explain less
+        before, rest = (
+            self._fit_scene(self._displaced(self._phi, at), pixels)
+            for at in (first, NO_DISPLACEMENT)
+        )
+        if (
+            scene_fit.misfit > before.misfit
+        ):  # fine texture draws a fit to blurred masks, which explain less
             scene_fit, displacement = before, first
         match = self._match(scene_fit, displacement, pixels)
-        lever = torch.tensor([*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device)
+        lever = torch.tensor(
+            [*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device
+        )
         levers = torch.stack([lever, lever.roll(len(_TAPS))])
         variance = torch.einsum("li,ij,lj->l", levers, covariance, levers)
         return MaskFit(
@@ -282,12 +345,15 @@ class MaskFitter:
         return self._match(self._fit_scene(self._displaced(self._phi, at), pixels), at, pixels)
 
     def order_gain(self, y: F32, valid: Flags, at: Displacement, order: Sequence[int]) -> float:
-        """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain` does.
+        """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain`
+        does.
 
         Gains are free in either order: wrong ones look like motion that another order explains.
         """
         pixels, masks = self._take(y, valid), self._displaced(self._phi, at)
-        given, other = (self._misfit_of_any_gains(some, pixels) for some in (masks, masks[:, list(order)]))
+        given, other = (
+            self._misfit_of_any_gains(some, pixels) for some in (masks, masks[:, list(order)])
+        )
         return given - other
 
     def _misfit_of_any_gains(self, masks: torch.Tensor, pixels: _Pixels) -> float:
@@ -297,27 +363,39 @@ class MaskFitter:
         weight = 1 / (scene_fit.variance + scene_fit.floor)
         normal = torch.einsum("n,npi,npj->ij", weight, changes, changes)
         normal.diagonal().add_(1.0)  # a prior of width 1, as of a step
-        gains = torch.linalg.solve(normal, torch.einsum("n,npi,np->i", weight, changes, scene_fit.residual))
+        gains = torch.linalg.solve(
+            normal, torch.einsum("n,npi,np->i", weight, changes, scene_fit.residual)
+        )
         variance = _variance(scene_fit.residual - changes @ gains, pixels)
         return dataclasses.replace(scene_fit, variance=variance).misfit
 
     def search(self, y: F32, valid: Flags) -> Displacement:
-        """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
+        """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y
+        best.
+        """
         pixels = self._take(y, valid)
         every = max(1, len(self._phi) // (_SEARCH_BLOCKS // self._planes))
         some = slice(None, None, every)
         phi = self._phi[some]
-        pixels = _Pixels(*(part.view(self._planes, -1, part.shape[-1])[:, some].flatten(0, 1) for part in pixels))
+        pixels = _Pixels(
+            *(part.view(self._planes, -1, part.shape[-1])[:, some].flatten(0, 1) for part in pixels)
+        )
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
-        scores = [self._fit_scene(self._displaced(phi, candidate), pixels).misfit for candidate in candidates]
-        best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
+        scores = [
+            self._fit_scene(self._displaced(phi, candidate), pixels).misfit
+            for candidate in candidates
+        ]
+        best = min(
+            range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px)))
+        )
         return candidates[best]
 
     def blocks(
         self, y: F32, valid: Flags, at: Displacement, most: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions of a plane, (3, p).
+        """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions
+        of a plane, (3, p).
 
         Parameters
         ----------
@@ -334,7 +412,8 @@ class MaskFitter:
     def information(self, y: F32, valid: Flags, at: MaskCorrection) -> MaskInformation:
         """Return the information of a snapshot on the errors of each mask and the black level.
 
-        Stray light is eliminated as the scene is. A displacement of all masks is not: the masks' own add up to one.
+        Stray light is eliminated as the scene is. A displacement of all masks is not: the masks'
+        own add up to one.
 
         Parameters
         ----------
@@ -345,16 +424,24 @@ class MaskFitter:
         """
         pixels = self._take(y, valid)
         moving = self._fit_scene(self._displaced(self._phi, at.displacement), pixels)
-        level, slope = moving.scene.view(len(moving.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
+        level, slope = (
+            moving.scene.view(len(moving.scene), len(self._time), -1)[:, :, 0]
+            .T.double()
+            .cpu()
+            .numpy()
+        )
         scene_fit = moving.with_still_blocks(pixels)
         video = self._video(scene_fit, pixels.valid)
         stray = self._stray(scene_fit, pixels).unsqueeze(1)
-        # Displaced first, and with a narrow margin: derivatives of the whole blocks took a third of a check.
+        # Displaced first, and with a narrow margin: derivatives of the whole blocks took a third of
+        # a check.
         margin = min(_SLOPE_PX, _HALO_PX - TAPS_RADIUS - max(map(abs, at.displacement.base_px)))
         inner = slice(margin, -margin)
         across = self._filtered(self._calibrated, at.displacement, 0, margin)
         masks = self._filtered(across, at.displacement, 1, margin)
-        changes = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks, at)]
+        changes = [
+            self._flat(change[..., inner, inner]) * video for change in mask_changes(masks, at)
+        ]
         columns = torch.cat([stray, *changes, pixels.valid.unsqueeze(1)], 1).mT
         weight = scene_fit.robust_weight(pixels)
         columns = scene_fit.without_scene(columns) * weight.sqrt().view(-1, 1, 1)
@@ -370,8 +457,12 @@ class MaskFitter:
 
     def _take(self, y: F32, valid: Flags) -> _Pixels:
         """Return the pixels of the blocks, less the black level."""
-        known = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
-        blocks = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(self._device)
+        known = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(
+            self._device, torch.float32
+        )
+        blocks = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(
+            self._device
+        )
         return _Pixels(self._flat(blocks * known), self._flat(known))
 
     def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
@@ -380,28 +471,42 @@ class MaskFitter:
             blocks = bayer.split(blocks).flatten(0, 1)
         return blocks.flatten(-2)
 
-    def _filtered(self, phi: torch.Tensor, at: Displacement, axis: int, margin: int = 0) -> torch.Tensor:
-        """Displace extended blocks along one axis (0: x, 1: y), which consumes the halo except for a margin."""
+    def _filtered(
+        self, phi: torch.Tensor, at: Displacement, axis: int, margin: int = 0
+    ) -> torch.Tensor:
+        """Displace extended blocks along one axis (0: x, 1: y), which consumes the halo except for
+        a margin.
+        """
         weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
-        return weighted_slices(phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin)
+        return weighted_slices(
+            phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin
+        )
 
     def _fit_scene(self, masks: torch.Tensor, pixels: _Pixels) -> _SceneFit:
         """Fit the scene in every block behind its masks, (N, B, p)."""
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
-        design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * pixels.valid.unsqueeze(-1)
+        design = torch.einsum("nkp,sp->npks", through, self._space).flatten(
+            2
+        ) * pixels.valid.unsqueeze(-1)
         return _SceneFit.of(design, pixels)
 
     def _step(
         self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Return the change of the weights (x, then y), its covariance, and the fraction of stray light."""
+        """Return the change of the weights (x, then y), its covariance, and the fraction of stray
+        light.
+        """
         # A better fit of the scene may explain it: then it is not evidence of a displacement.
-        change = scene_fit.without_scene(self._changes(scene_fit, at, pixels, self._video(scene_fit, pixels.valid)))
+        change = scene_fit.without_scene(
+            self._changes(scene_fit, at, pixels, self._video(scene_fit, pixels.valid))
+        )
         weight = scene_fit.weight
         normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
         scores = torch.einsum("n,npi,np->ni", weight, change, scene_fit.residual).double().cpu()
         excess = _excess(scores.numpy(), normal.diagonal().numpy())
-        normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
+        normal.diagonal().add_(
+            1.0 + 1e-9 * normal.diagonal().max()
+        )  # a prior of width 1, which decides without light
         covariance = torch.linalg.inv(normal)
         solution = covariance @ scores.sum(0)
         return solution[:-1], excess * covariance[:-1, :-1], float(solution[-1])
@@ -409,31 +514,41 @@ class MaskFitter:
     def _video(self, scene_fit: _SceneFit, valid: torch.Tensor) -> torch.Tensor:
         """Return the scene of every block, (N, B, p)."""
         coefficients = scene_fit.scene.view(len(scene_fit.scene), len(self._time), len(self._space))
-        return torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * valid.unsqueeze(1)
+        return torch.einsum(
+            "nks,sp,kb->nbp", coefficients, self._space, self._time
+        ) * valid.unsqueeze(1)
 
     def _displaced(self, phi: torch.Tensor, at: Displacement) -> torch.Tensor:
         """Return the displaced masks of the blocks, (N, B, p)."""
         return self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
 
-    def _changes(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels, video: torch.Tensor) -> torch.Tensor:
-        """Return the changes of y by the weights (x, then y) and by stray light, (N, p, 4·`TAPS_RADIUS` + 1)."""
+    def _changes(
+        self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels, video: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the changes of y by the weights (x, then y) and by stray light, (N, p,
+        4·`TAPS_RADIUS` + 1).
+        """
         columns = []
         for axis in (0, 1):
             part = self._filtered(self._phi, at, 1 - axis)
             dim, base = -1 - axis, at.base_px[axis]
             shifted_y = [
-                (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1) for i in (0, *_TAPS)
+                (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1)
+                for i in (0, *_TAPS)
             ]
             columns += [shifted - shifted_y[0] for shifted in shifted_y[1:]]
         return torch.stack([*columns, self._stray(scene_fit, pixels)], -1)
 
     @staticmethod
     def _stray(scene_fit: _SceneFit, pixels: _Pixels) -> torch.Tensor:
-        """Return the change of y by stray light, (N, p): the same share of the brightness at each pixel of a block."""
+        """Return the change of y by stray light, (N, p): the same share of the brightness at each
+        pixel of a block.
+        """
         return (pixels.y - scene_fit.residual).mean(-1, keepdim=True) * pixels.valid
 
     def _match(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels) -> float:
-        """Return the fraction of the variance that the masks explain and those of another place do not.
+        """Return the fraction of the variance that the masks explain and those of another place do
+        not.
 
         Blocks count by their light: dark ones show no masks.
         """
@@ -441,7 +556,9 @@ class MaskFitter:
             plane = self._space.T.expand(len(pixels.y), -1, -1) * pixels.valid.unsqueeze(-1)
             without = _SceneFit.of(plane, pixels).variance
         else:
-            without = self._fit_scene(self._displaced(self._elsewhere(self._phi), at), pixels).variance
+            without = self._fit_scene(
+                self._displaced(self._elsewhere(self._phi), at), pixels
+            ).variance
         noise = _TINY + 1e-8 * float(pixels.y.square().mean())
         ratio = (scene_fit.variance + noise) / (without + noise)
         weight = pixels.y.mean(-1).square()
@@ -481,8 +598,8 @@ def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def _information(information: F64, scores: F64, at: MaskCorrection) -> MaskInformation:
     """Return the evidence on the parameters after the first, stray light, which is eliminated.
 
-    Residuals are no white noise: texture and edges of a block are one error, not 64. The information is
-    divided by the excess scatter of the blocks' scores.
+    Residuals are no white noise: texture and edges of a block are one error, not 64. The
+    information is divided by the excess scatter of the blocks' scores.
     """
     seen = information[0, 1:] / (information[0, 0] + 1 / _STRAY**2)
     scores = scores[:, 1:] - np.outer(scores[:, 0], seen)
@@ -496,35 +613,52 @@ def _information(information: F64, scores: F64, at: MaskCorrection) -> MaskInfor
 
 
 def _excess(scores: F64, information: F64) -> float:
-    """Return the scatter of the blocks' scores, (N, K), around their mean, relative to the information on each, ≥ 1."""
+    """Return the scatter of the blocks' scores, (N, K), around their mean, relative to the
+    information on each, ≥ 1.
+    """
     return max(1.0, float((len(scores) * scores.var(0) / (information + _TINY)).mean()))
 
 
 def _texture(image: Array) -> float:
-    """Return the standard deviation within tiles in the middle of an image: of (H, W), at most 512 pixels a side."""
+    """Return the standard deviation within tiles in the middle of an image: of (H, W), at most 512
+    pixels a side.
+    """
     height, width = (min(size, 512) // _TILE_PX * _TILE_PX for size in image.shape)
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
-    tiles = image[top : top + height, left : left + width].reshape(-1, _TILE_PX, width // _TILE_PX, _TILE_PX)
+    tiles = image[top : top + height, left : left + width].reshape(
+        -1, _TILE_PX, width // _TILE_PX, _TILE_PX
+    )
     return float(tiles.std(axis=(1, 3)).mean())
 
 
 def _block_px(calibration: Calibration) -> int:
-    """Side of a block on the sensor: doubled for a mosaic, whose planes have half the resolution."""
+    """Side of a block on the sensor: doubled for a mosaic,
+    whose planes have half the resolution.
+    """
     return BLOCK_PX if calibration.bayer is None else 2 * BLOCK_PX
 
 
-def _places(shape: tuple[int, int], size: int, most: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Spread at most `most` blocks with halo evenly over the sensor; return the top left pixel of each, even."""
+def _places(
+    shape: tuple[int, int], size: int, most: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Spread at most `most` blocks with halo evenly over the sensor; return the top left pixel of
+    each, even.
+    """
     free = [extent - size - 2 * _HALO_PX for extent in shape]
     step = max(1.0, math.sqrt((free[0] + size) * (free[1] + size) / most))
-    axes = [np.linspace(0, length, max(1, math.floor((length + step) / max(step, size)))) for length in free]
+    axes = [
+        np.linspace(0, length, max(1, math.floor((length + step) / max(step, size))))
+        for length in free
+    ]
     top, left = (((_HALO_PX + 1) // 2 * 2 + axis.astype(np.intp) // 2 * 2) for axis in axes)
     grid = np.meshgrid(top, left, indexing="ij")
     return grid[0].ravel(), grid[1].ravel()
 
 
 def _basis(n_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the spatial (3, p) and temporal (2, B) functions whose products model a scene in a block."""
+    """Return the spatial (3, p) and temporal (2, B) functions whose products model a scene in a
+    block.
+    """
     axis = torch.linspace(-1, 1, BLOCK_PX)
     v, u = torch.meshgrid(axis, axis, indexing="ij")
     space = torch.stack([torch.ones_like(u), u, v]).flatten(1)
@@ -537,7 +671,9 @@ def _within_reach(displacement: Displacement) -> Displacement:
 
 
 def _moved(displacement: Displacement, step: torch.Tensor) -> tuple[Displacement, float]:
-    """Return the displacement after a step, shortened if it is too long, and the length of the step."""
+    """Return the displacement after a step, shortened if it is too long, and the length of the
+    step.
+    """
     length = float(step.abs().max())
     values = (step * min(1.0, _LONGEST_STEP / length) if length > 0 else step).tolist()
     half = len(_TAPS)

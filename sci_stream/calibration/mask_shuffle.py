@@ -1,20 +1,23 @@
-r"""Detect masks that are given in a shuffled order, from single snapshots, without reconstructing them.
+r"""Detect masks that are given in a shuffled order, from single snapshots, without reconstructing
+them.
 
-A scene changes smoothly in time: the frames x_b of a block of pixels deviate from their mean with a covariance that
-falls with |b − b′|. If the masks are in another order than they were shown in, so does the covariance of the
-frames that they explain. Two steps, each snapshot by itself:
+A scene changes smoothly in time: the frames x_b of a block of pixels deviate from their mean with a
+covariance that falls with |b − b′|. If the masks are in another order than they were shown in, so
+does the covariance of the frames that they explain. Two steps, each snapshot by itself:
 
-- *Find.* Where something moves, correlations of Φᵀ(ΦCΦᵀ)⁻¹y estimate how much two frames differ, up to a factor, with
-  an exchangeable prior: every order is equally likely. The candidate is the order in which close frames differ least.
-- *Test.* Other blocks decide between the candidate and the given order: log-likelihood of y in each block with the
-  frames' covariance in either order, where a block that does not move supports neither.
+- *Find.* Where something moves, correlations of Φᵀ(ΦCΦᵀ)⁻¹y estimate how much two frames differ, up
+  to a factor, with an exchangeable prior: every order is equally likely. The candidate is the order
+  in which close frames differ least.
+- *Test.* Other blocks decide between the candidate and the given order: log-likelihood of y in each
+  block with the frames' covariance in either order, where a block that does not move supports
+  neither.
 
 An order and its reverse are the same to a single snapshot, see `sci_stream.calibration.mask_order`.
 
 References
 ----------
-Seriation as quadratic assignment: Hubert and Schultz, Brit. J. Math. Stat. Psychol. 29 (1976); a start by the second
-eigenvector: Atkins, Boman, Hendrickson, SIAM J. Comput. 28 (1998).
+Seriation as quadratic assignment: Hubert and Schultz, Brit. J. Math. Stat. Psychol. 29 (1976); a
+start by the second eigenvector: Atkins, Boman, Hendrickson, SIAM J. Comput. 28 (1998).
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ Order = npt.NDArray[np.intp]
 
 # Correlation length of a scene in space, pixels, and in time, as a fraction of B.
 _LENGTH_PX, _LENGTH = 4.0, 0.5
-# Variance of noise relative to that of the light, and of a block's plane, which the test must not depend on.
+# Variance of noise relative to that of the light, and of a block's plane, which the test must not
+# depend on.
 _NOISE, _PLANE = 1e-3, 30.0
-# Variances of motion relative to the still scene: each block takes the likeliest. The middle one is for the search.
+# Variances of motion relative to the still scene: each block takes the likeliest. The middle one is
+# for the search.
 _MOTION = (0.03, 0.3)
 _ANY_MOTION = 0.1
-# Snapshots that are remembered, and how clearly they must prefer another order: in log-likelihood, and in standard
-# errors over blocks. With right masks at most 18 and 3.6, in 82 series of six snapshots of which 47 with shuffled masks
-# are found (both halves of `bench reality`, 128 × 128, three rigs); 4.5 finds 41 of them.
+# Snapshots that are remembered, and how clearly they must prefer another order: in log-likelihood,
+# and in standard errors over blocks. With right masks at most 18 and 3.6, in 82 series of six
+# snapshots of which 47 with shuffled masks are found (both halves of `bench reality`, 128 × 128,
+# three rigs); 4.5 finds 41 of them.
 _WINDOW, _LEAST_SNAPSHOTS = 10, 3
 # Blocks take turns: those of one fold find an order, those of the other test it.
 _FOLDS = 2
@@ -64,7 +70,8 @@ class ShuffleDetector:
         Parameters
         ----------
         measured, masks
-            Blocks of y, (N, p), and of the masks, (N, B, p), 0 at invalid pixels; the same blocks each time.
+            Blocks of y, (N, p), and of the masks, (N, B, p), 0 at invalid pixels; the same blocks
+            each time.
         space
             Functions that make a plane, (3, p).
         """
@@ -73,7 +80,8 @@ class ShuffleDetector:
         gains = np.zeros(len(covariances))
         for fold in range(_FOLDS):
             self._covariances[fold] += covariances[fold::_FOLDS].sum(0)
-            # Found in the other blocks: errors of the masks are the same in all snapshots, but differ between blocks.
+            # Found in the other blocks: errors of the masks are the same in all snapshots, but
+            # differ between blocks.
             candidate = _best_order(_differences(self._covariances[fold]), self._candidates[fold])
             self._candidates[fold] = candidate
             if not self._is_given(candidate):
@@ -83,7 +91,9 @@ class ShuffleDetector:
 
     @property
     def order(self) -> tuple[int, ...] | None:
-        """A better order: the mask that is shown as number b, or B − 1 − b; None if the given one is as good."""
+        """A better order: the mask that is shown as number b, or B − 1 − b; None if the given one
+        is as good.
+        """
         log_odds, standard_errors = self.evidence
         if log_odds < _LEAST_LOG_ODDS or standard_errors < _LEAST_STANDARD_ERRORS:
             return None
@@ -92,9 +102,11 @@ class ShuffleDetector:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """Gain of another order of the masks: in log-likelihood, and in standard errors over blocks.
+        """Gain of another order of the masks: in log-likelihood, and in standard errors over
+        blocks.
 
-        The snapshot that prefers it most does not count: a cut within an exposure is not smooth in any order.
+        The snapshot that prefers it most does not count: a cut within an exposure is not smooth in
+        any order.
         """
         if len(self._gains) < _LEAST_SNAPSHOTS:
             return 0.0, 0.0
@@ -119,14 +131,18 @@ class _MovingBlocks:
         light = masks.sum(1)
         plane = torch.einsum("np,sp->nps", light, space)
         level = light.square().mean(1).view(-1, 1, 1) + 1e-12
-        self._fixed = _PLANE * plane @ plane.mT + _NOISE * level * torch.eye(pixels, dtype=masks.dtype)
+        self._fixed = _PLANE * plane @ plane.mT + _NOISE * level * torch.eye(
+            pixels, dtype=masks.dtype
+        )
         self._still = torch.ones(frames, frames, dtype=masks.dtype)
         root = self._root(self._still)
         self._y = measured
         self._base = self._likelihood(root)
 
     def _root(self, frames: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
-        """Return the Cholesky factor of the covariance of y for this covariance of frames, (N, p, p)."""
+        """Return the Cholesky factor of the covariance of y for this covariance of frames, (N, p,
+        p).
+        """
         masks = self._masks[some]
         covariance = self._distance * (masks.mT @ (frames @ masks)) + self._fixed[some]
         root: torch.Tensor = torch.linalg.cholesky(covariance)
@@ -134,7 +150,9 @@ class _MovingBlocks:
 
     def _likelihood(self, root: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
         """Return the log-likelihood of blocks, (N,)."""
-        white: torch.Tensor = torch.linalg.solve_triangular(root, self._y[some].unsqueeze(-1), upper=False).squeeze(-1)
+        white: torch.Tensor = torch.linalg.solve_triangular(
+            root, self._y[some].unsqueeze(-1), upper=False
+        ).squeeze(-1)
         misfit: torch.Tensor = (white.square().sum(1) / self._degrees + 1e-12).log()
         return -self._degrees / 2 * misfit - root.diagonal(dim1=1, dim2=2).log().sum(1)
 
@@ -147,11 +165,16 @@ class _MovingBlocks:
         place = torch.as_tensor(np.argsort(order)).double()
         smooth = torch.exp(-(place[:, None] - place[None]).abs() / (_LENGTH * len(order)))
         change = _centred(smooth)
-        moving = [self._likelihood(self._root(self._still + motion * change, some), some) for motion in _MOTION]
+        moving = [
+            self._likelihood(self._root(self._still + motion * change, some), some)
+            for motion in _MOTION
+        ]
         return torch.stack([self._base[some], *moving]).amax(0)
 
     def frame_covariances(self) -> torch.Tensor:
-        """Return the score of the frames' covariance where no order is preferred, (N, B, B); 0 where nothing moves."""
+        """Return the score of the frames' covariance where no order is preferred, (N, B, B); 0
+        where nothing moves.
+        """
         eye = torch.eye(len(self._still), dtype=self._still.dtype)
         root = self._root(self._still + _ANY_MOTION * eye)
         inverse = torch.cholesky_inverse(root)

@@ -30,7 +30,8 @@ class Field(enum.StrEnum):
     """Knowledge about the white field."""
 
     EVEN = "even"
-    """Uniform, as in front of an integrating sphere: unevenness is the transmission of the optics."""
+    """Uniform, as in front of an integrating sphere: unevenness is the transmission of the
+    optics."""
     UNEVEN = "uneven"
     """Not uniform: the masks of each pixel are relative to its own open mask."""
 
@@ -69,12 +70,18 @@ class FrameMean:
             self._saturated += counts >= saturation_dn
 
     @classmethod
-    def of(cls, mean: F64, saturated: Flags | None = None, variance: F64 | None = None, n: int = 1) -> FrameMean:
-        """Return the mean and variance of ``n`` frames that were averaged before; the variance of one is unknown."""
+    def of(
+        cls, mean: F64, saturated: Flags | None = None, variance: F64 | None = None, n: int = 1
+    ) -> FrameMean:
+        """Return the mean and variance of ``n`` frames that were averaged before; the variance of
+        one is unknown.
+        """
         made = cls()
         made.n, made._mean = n, mean
         made._squares = np.zeros_like(mean) if variance is None else variance * max(1, n - 1)
-        made._saturated = np.zeros(mean.shape, np.int64) if saturated is None else saturated.astype(np.int64)
+        made._saturated = (
+            np.zeros(mean.shape, np.int64) if saturated is None else saturated.astype(np.int64)
+        )
         return made
 
     @property
@@ -95,7 +102,8 @@ class FrameMean:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Measurements stored with the calibration for quality checks; reconstruction does not use them.
+    """Measurements stored with the calibration for quality checks; reconstruction does not use
+    them.
 
     Parameters
     ----------
@@ -130,9 +138,11 @@ class MeasurementConditions:
     field
         Knowledge about the white field.
     brightness
-        Brightness of the white field, as a fraction of the white of the scenes to come; 1 defines the brightness scale.
+        Brightness of the white field, as a fraction of the white of the scenes to come; 1 defines
+        the brightness scale.
     lit_share
-        Light of a mask in operation, relative to these frames; None for 1/B: each was held for a whole exposure.
+        Light of a mask in operation, relative to these frames; None for 1/B: each was held for a
+        whole exposure.
     saturation_dn
         Counts from here up are clipped; None if unknown.
     bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source
@@ -166,7 +176,8 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
             "The white field saturates the sensor",
             expected=f"at most {_MAX_SATURATED:.1%} of the pixels saturated",
             got=f"{saturated:.1%}",
-            hint="Dim the light or shorten the exposure; gain and exposure must then stay as they are.",
+            hint="Dim the light or shorten the exposure; gain and exposure must then stay as they "
+            "are.",
         )
     light_dn = float(np.median(white.mean - dark.mean))
     if light_dn < _LEAST_LIGHT_DN:
@@ -174,12 +185,16 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
             "The white field is hardly brighter than the dark frame",
             expected=f"at least {_LEAST_LIGHT_DN:g} DN more, preferably half of the range",
             got=f"{light_dn:.1f} DN",
-            hint="Check that the light is on, all mask elements are open, and the dark frame was taken in the dark.",
+            hint="Check that the light is on, all mask elements are open, and the dark frame was "
+            "taken in the dark.",
         )
 
 
 def measure(
-    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], conditions: MeasurementConditions
+    dark: FrameMean,
+    white: FrameMean,
+    patterns: Sequence[FrameMean],
+    conditions: MeasurementConditions,
 ) -> tuple[Calibration, Measured]:
     r"""Compute the calibration from averaged frames.
 
@@ -187,8 +202,9 @@ def measure(
 
         φ_b = clip((pattern_b − dark) / reference, 0, 1)
 
-    The reference is (white − dark) per pixel for an uneven field. For an even field it is the peak of (white − dark),
-    smoothed, per colour of a mosaic, so that φ contains the uneven transmission of the optics.
+    The reference is (white − dark) per pixel for an uneven field. For an even field it is the peak
+    of (white − dark), smoothed, per colour of a mosaic, so that φ contains the uneven transmission
+    of the optics.
 
     Parameters
     ----------
@@ -208,9 +224,14 @@ def measure(
     phi = np.stack([(pattern.mean - dark.mean) / reference for pattern in patterns])
     flags = _flag_defects(dark, light, conditions.bayer)
     good = flags == 0
-    # Noise takes closed elements slightly below 0 and open ones above 1; clipping that much only removes a bias.
+    # Noise takes closed elements slightly below 0 and open ones above 1; clipping that much only
+    # removes a bias.
     margin = 0.02
-    clipped = float(np.mean((phi[:, good] < -margin) | (phi[:, good] > 1 + margin))) if good.any() else 1.0
+    clipped = (
+        float(np.mean((phi[:, good] < -margin) | (phi[:, good] > 1 + margin)))
+        if good.any()
+        else 1.0
+    )
     B = len(patterns)
     calibration = Calibration(
         phi=np.clip(phi, 0.0, 1.0).astype(np.float32),
@@ -218,7 +239,9 @@ def measure(
         full_scale_dn=peak_dn / conditions.brightness * (conditions.lit_share or 1 / B),
         saturation_dn=conditions.saturation_dn,
         bad_pixels=~good if not good.all() else None,
-        read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,
+        read_noise_dn=float(np.sqrt(np.median(dark.variance)))
+        if dark.n >= _COUNT_FOR_NOISE
+        else None,
         gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
         bit_depth=conditions.bit_depth,
         bayer=conditions.bayer,
@@ -241,12 +264,17 @@ def measure(
 
 def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
     """Return the pixels of each plane of a mosaic, or all, as slices."""
-    return [(slice(None), slice(None))] if bayer is None else [site for _, site in colour_sites(bayer)]
+    return (
+        [(slice(None), slice(None))] if bayer is None else [site for _, site in colour_sites(bayer)]
+    )
 
 
 def _reference(light: F64, conditions: MeasurementConditions) -> tuple[F64, float]:
     """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
-    peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(conditions.bayer)]
+    peaks = [
+        float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE))
+        for cell in _cells(conditions.bayer)
+    ]
     if conditions.field is Field.UNEVEN:
         return np.maximum(light, _LEAST_LIGHT_DN), max(peaks)
     reference = np.empty_like(light)
@@ -265,12 +293,16 @@ def _flag_defects(dark: FrameMean, light: F64, bayer: BayerPhase | None) -> npt.
         flags[noise > _NOISY_TIMES * max(float(np.median(noise)), 0.5)] |= np.uint8(PixelFlag.NOISY)
     for cell in _cells(bayer):
         plane = light[cell]
-        flags[cell] |= np.where(plane < _DEAD_SHARE * _surroundings(plane), PixelFlag.DEAD, 0).astype(np.uint8)
+        flags[cell] |= np.where(
+            plane < _DEAD_SHARE * _surroundings(plane), PixelFlag.DEAD, 0
+        ).astype(np.uint8)
     return flags
 
 
 def _surroundings(image: F64) -> F64:
-    """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along the axes."""
+    """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along
+    the axes.
+    """
     out = image
     for axis in (0, 1):
         size = min(15, image.shape[axis])
@@ -287,13 +319,18 @@ def _surroundings(image: F64) -> F64:
 def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: Flags) -> float | None:
     """Return electrons per DN: the inverse of the slope of a pixel's variance over its signal.
 
-    After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames together.
+    After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames
+    together.
     """
     if min(mean.n for mean in (dark, *lit)) < _COUNT_FOR_NOISE:
         return None
     signal = np.concatenate([(mean.mean - dark.mean)[good & ~mean.saturated] for mean in lit])
-    excess = np.concatenate([(mean.variance - dark.variance)[good & ~mean.saturated] for mean in lit])
+    excess = np.concatenate(
+        [(mean.variance - dark.variance)[good & ~mean.saturated] for mean in lit]
+    )
     power = float(signal @ signal)
     slope = float(signal @ excess) / power if power > 0 else 0.0
-    scatter = float(np.sqrt(np.mean((excess - slope * signal) ** 2) / power)) if power > 0 else np.inf
+    scatter = (
+        float(np.sqrt(np.mean((excess - slope * signal) ** 2) / power)) if power > 0 else np.inf
+    )
     return 1.0 / slope if slope > 10 * scatter else None

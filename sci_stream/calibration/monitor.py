@@ -12,7 +12,13 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.mask_errors import F32, Flags, MaskErrorEstimator, MaskInformation
-from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
+from sci_stream.calibration.mask_order import (
+    SHUFFLED,
+    UNKNOWN,
+    MaskOrderDetector,
+    is_cycle,
+    thumbnails,
+)
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import Array, Snapshot, SnapshotId
@@ -22,48 +28,59 @@ from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrecti
 from sci_stream.parameters import Value
 from sci_stream.reports import CalibrationHealth
 
-# Least gain of a displacement, see `MaskFit`, to correct it: right masks have up to 0.005, masks that are off by
+# Least gain of a displacement, see `MaskFit`, to correct it: right masks have up to 0.005, masks
+# that are off by
 # 0.25 px 0.08 to 6 (eleven scenes, `bench reality`). Half as much suffices to go on: hysteresis.
 _LEAST_GAIN, _STOP_CORRECTING = 0.02, 0.5
-# The engine prepares new masks for every change of the correction: smaller changes are not worth it.
+# The engine prepares new masks for every change of the correction: smaller changes are not worth
+# it.
 _RENEW_PX = 0.003
 # Snapshots at the start that are all used to find the errors of single masks.
 LEARNING_SNAPSHOTS = 10
-# Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends them.
+# Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends
+# them.
 _MAX_STEPS, _SETTLED = 10, 0.1
-# Least gain in the logarithm of the residual's variance by a step, and shares of a step that are tried.
+# Least gain in the logarithm of the residual's variance by a step, and shares of a step that are
+# tried.
 _STEP_GAIN, _STEP_LOSS = 0.002, 0.02
 _SHARES = (1.0, 0.5, 0.25)
-# Turns of errors of single masks and of a displacement of all with the first snapshot; the match of masks that are not
-# displaced, relative to that of displaced ones, from which they are where to begin; and by how much errors of single
-# masks must explain more than a displacement alone, in the logarithm of the residual's variance.
+# Turns of errors of single masks and of a displacement of all with the first snapshot; the match of
+# masks that are not displaced, relative to that of displaced ones, from which they are where to
+# begin; and by how much errors of single masks must explain more than a displacement alone, in the
+# logarithm of the residual's variance.
 _ROUNDS, _NEAR, _SIMPLER = 3, 0.5, 0.03
-# Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
-# is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
+# Weight of the newest fit in the running mean while the masks move, and the least one while they do
+# not: a single fit is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind
+# a drift.
 _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
-# Masks are measured `_OFTEN` times as often, until they have moved by less than `_MOVING_PX` in `_CALM` measurements.
+# Masks are measured `_OFTEN` times as often, until they have moved by less than `_MOVING_PX` in
+# `_CALM` measurements.
 _MOVING_PX = 0.01
 _OFTEN = 4
 _CALM = 4
-# A fit that is less certain, or explains less, says nothing about the masks: darkness or a flat scene.
+# A fit that is less certain, or explains less, says nothing about the masks: darkness or a flat
+# scene.
 _MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px look shuffled, 0.015
-# to 0.3 where they are (22 series, `bench reality`).
+# Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px
+# look shuffled, 0.015 to 0.3 where they are (22 series, `bench reality`).
 _LEAST_ORDER_GAIN = 0.01
 # Blocks in which another order of the masks is looked for.
 _ORDER_BLOCKS = 128
-# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among the first do not
-# count.
+# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
+# the first do not count.
 _FIRST_PAIRS = 9
-# Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
+# Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
+# exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
 
 
 class CalibrationMonitor:
-    """Monitor the masks of one calibration during a run. Used from one thread; takes under one percent of its time.
+    """Monitor the masks of one calibration during a run.
+
+    Used from one thread; takes under one percent of its time.
 
     Parameters
     ----------
@@ -72,7 +89,8 @@ class CalibrationMonitor:
     correct
         Propose corrected masks, see `correction`.
     shuffled
-        Look for masks that are given in another order than they were shown in, see `ShuffleDetector`.
+        Look for masks that are given in another order than they were shown in, see
+        `ShuffleDetector`.
     """
 
     def __init__(
@@ -88,7 +106,9 @@ class CalibrationMonitor:
         self._every = every
         self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
-        self.shuffle = ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
+        self.shuffle = (
+            ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
+        )
         """Evidence for another order of the masks; None if it is not looked for."""
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
@@ -103,11 +123,19 @@ class CalibrationMonitor:
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
         self._correct = correct = correct and self._fitter is not None and self._fitter.can_correct
-        learns = correct and self._fitter is not None and calibration.n_frames <= MAX_MASKS and brightest > 0
-        self.errors = MaskErrorEstimator(np.where(good, calibration.phi, np.float32(0))) if learns else None
+        learns = (
+            correct
+            and self._fitter is not None
+            and calibration.n_frames <= MAX_MASKS
+            and brightest > 0
+        )
+        self.errors = (
+            MaskErrorEstimator(np.where(good, calibration.phi, np.float32(0))) if learns else None
+        )
         """Errors of single masks; None if they are not estimated."""
         self.correction = NO_CORRECTION
-        """Proposed correction of the masks; changed by `check` alone, and only if `correct` is set."""
+        """Proposed correction of the masks; changed by `check` alone, and only if `correct` is
+        set."""
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Process a snapshot of this calibration and its reconstruction, (B, H, W).
@@ -127,9 +155,11 @@ class CalibrationMonitor:
         return replace(health, order=order, first_mask=first_mask)
 
     def measure(self, snapshot: Snapshot) -> CalibrationHealth | None:
-        """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before it is solved.
+        """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before
+        it is solved.
 
-        `check` does so if this was not called. Returns the state of the calibration but for the order of the masks.
+        `check` does so if this was not called. Returns the state of the calibration but for the
+        order of the masks.
         """
         if snapshot.id not in self._measured:
             self._measured[snapshot.id] = self._assess(snapshot)
@@ -158,11 +188,17 @@ class CalibrationMonitor:
             if self.shuffle is not None and self._displacement is not None:
                 self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
                 if (better := self.shuffle.order) is not None:
-                    self._order_gains.append(self._fitter.order_gain(y, valid, self._displacement, better))
+                    self._order_gains.append(
+                        self._fitter.order_gain(y, valid, self._displacement, better)
+                    )
         followed, errors = self._displacement if trusted else None, self.errors
         shift = (None, None) if followed is None else followed.shift_px
-        self._until_assessment = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        learning = followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
+        self._until_assessment = (
+            self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
+        ) - 1
+        learning = (
+            followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
+        )
         if learning or (fit is not None and fit.match == 0.0):
             self._until_assessment = 0
         return CalibrationHealth(
@@ -189,9 +225,13 @@ class CalibrationMonitor:
         if known is not None:
             return new_fit if new_fit.match > fit.match else fit
         at_rest = replace(new_fit, displacement=NO_DISPLACEMENT)
-        if self.errors is None or self._fitter.match(y, valid, NO_DISPLACEMENT) < _NEAR * new_fit.match:
+        if (
+            self.errors is None
+            or self._fitter.match(y, valid, NO_DISPLACEMENT) < _NEAR * new_fit.match
+        ):
             return new_fit
-        # Errors of single masks come first, since a displacement would stand for them; but it alone is simpler.
+        # Errors of single masks come first, since a displacement would stand for them; but it alone
+        # is simpler.
         displaced = self._information(y, valid, new_fit.displacement).misfit
         for _ in range(_ROUNDS):
             misfit = self._learn(y, valid, at_rest.displacement, NO_DISPLACEMENT).misfit
@@ -211,7 +251,9 @@ class CalibrationMonitor:
             moving = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
             self._calm = 0 if moving else self._calm + 1
             if known.base_px == new.base_px:
-                new = known.blended(new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1)))
+                new = known.blended(
+                    new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1))
+                )
         self._displacement = new
 
     def _update_correction(self, y: F32, valid: Flags, fit: MaskFit, snapshot: Snapshot) -> None:
@@ -237,9 +279,11 @@ class CalibrationMonitor:
         self._last_added = snapshot.id
 
     def _halves_agree(self, y: F32, valid: Flags) -> bool:
-        """Return whether the errors that each half of the picture shows explain the other half, too.
+        """Return whether the errors that each half of the picture shows explain the other half,
+        too.
 
-        Errors of the masks are the same everywhere; a cut, or a light that changes within an exposure, is not.
+        Errors of the masks are the same everywhere; a cut, or a light that changes within an
+        exposure, is not.
         """
         assert self._fitter is not None
         assert self.errors is not None
@@ -260,9 +304,11 @@ class CalibrationMonitor:
             self.errors.forget()
 
     def _learn(self, y: F32, valid: Flags, at: Displacement, used: Displacement) -> MaskInformation:
-        """Correct the errors that a snapshot shows besides the earlier ones, with the masks at this displacement.
+        """Correct the errors that a snapshot shows besides the earlier ones, with the masks at this
+        displacement.
 
-        Linearised again at the estimate until that settles: gains of a stage that dwells are no small errors.
+        Linearised again at the estimate until that settles: gains of a stage that dwells are no
+        small errors.
         """
         assert self._fitter is not None
         assert self.errors is not None
@@ -287,7 +333,9 @@ class CalibrationMonitor:
         return information
 
     def _information(self, y: F32, valid: Flags, at: Displacement) -> MaskInformation:
-        """Return the information of a snapshot with the masks as corrected, at this displacement."""
+        """Return the information of a snapshot with the masks as corrected,
+        at this displacement.
+        """
         assert self._fitter is not None
         return self._fitter.information(y, valid, replace(self.correction, displacement=at))
 
@@ -300,11 +348,13 @@ class CalibrationMonitor:
     def _order_found(self) -> tuple[str, int]:
         """Return the order of the masks and the first one.
 
-        Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows neither.
+        Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows
+        neither.
         """
         order = None if self.shuffle is None else self.shuffle.order
         if self._order_gains and statistics.median(self._order_gains) < _LEAST_ORDER_GAIN:
-            order = None  # masks that are a little wrong look shuffled, but explain no more in that order
+            # masks that are a little wrong look shuffled, but explain no more in that order
+            order = None
         seen = self._order.order
         if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
             return seen
@@ -327,7 +377,9 @@ class CalibrationMonitor:
         return float(np.mean(counts < self._calibration.dark - np.float32(tolerance_dn)))
 
     def _brightness(self, y: F32, valid: Flags) -> float | None:
-        """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the valid pixels."""
+        """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the valid
+        pixels.
+        """
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
@@ -345,7 +397,8 @@ def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> floa
     Parameters
     ----------
     chunks
-        Chunk data of a snapshot: ``ExposureTime`` in µs, ``Gain`` in dB, following the GenICam naming convention.
+        Chunk data of a snapshot: ``ExposureTime`` in µs, ``Gain`` in dB, following the GenICam
+        naming convention.
     calibration
         Calibration with exposure time and gain, if known.
 
@@ -363,7 +416,8 @@ def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> floa
 
 
 def _distance_px(a: Displacement, b: Displacement) -> float:
-    """Return the distance of two displacements, or a quarter of the largest difference in weight, if that is more.
+    """Return the distance of two displacements, or a quarter of the largest difference in weight,
+    if that is more.
 
     A blur leaves masks where they are, but takes weight from the middle.
     """

@@ -11,7 +11,8 @@ from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.calibration.measurement import Measured
 from sci_stream.optics.calibration import R_FLOOR, Calibration
 
-# Independent random masks correlate by about 1/√pixels; frames of correlated masks share their errors.
+# Independent random masks correlate by about 1/√pixels; frames of correlated masks share their
+# errors.
 _SIMILAR, _DUPLICATE = 0.5, 0.95
 
 
@@ -42,12 +43,22 @@ class QualityFigure:
 
 def assess(calibration: Calibration, measured: Measured | None = None) -> list[QualityFigure]:
     """Return all quality figures of a calibration; the worst verdict is the calibration's."""
-    good = np.ones(calibration.shape, np.bool_) if calibration.bad_pixels is None else ~calibration.bad_pixels
+    good = (
+        np.ones(calibration.shape, np.bool_)
+        if calibration.bad_pixels is None
+        else ~calibration.bad_pixels
+    )
     figures = [_bad_pixels(good), _blind(calibration, good)]
     if not good.any():
         return figures
     masks = calibration.phi[:, good].astype(np.float64)
-    figures += [_contrast(masks), _transmission(masks), *_likeness(masks), _dark(calibration), _saturation(calibration)]
+    figures += [
+        _contrast(masks),
+        _transmission(masks),
+        *_likeness(masks),
+        _dark(calibration),
+        _saturation(calibration),
+    ]
     figures += _noise(calibration)
     if measured is not None:
         figures += _evidence(calibration, measured)
@@ -74,7 +85,10 @@ def _bad_pixels(good: Flags) -> QualityFigure:
 def _blind(calibration: Calibration, good: Flags) -> QualityFigure:
     blind = (calibration.gram_diag <= R_FLOOR) & good
     share = float(np.mean(blind))
-    text = f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior fills them in"
+    text = (
+        f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior "
+        "fills them in"
+    )
     return QualityFigure("blind", share, _by_limits(share, 0.01, 0.3), text)
 
 
@@ -83,14 +97,18 @@ def _contrast(masks: F64) -> QualityFigure:
     seen = mean > 1e-3
     value = float(np.median(masks.std(0)[seen] / mean[seen])) if seen.any() else 0.0
     verdict = _by_limits(-value, -0.2, -0.02) if len(masks) > 1 else Verdict.OK
-    text = f"masks modulate a pixel by {value:.2f} of its mean (1 for random binary masks half open)"
+    text = (
+        f"masks modulate a pixel by {value:.2f} of its mean (1 for random binary masks half open)"
+    )
     return QualityFigure("contrast", value, verdict, text)
 
 
 def _transmission(masks: F64) -> QualityFigure:
     value = float(masks.mean())
     verdict = Verdict.WARN if not 0.05 <= value <= 0.95 else Verdict.OK
-    return QualityFigure("transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average")
+    return QualityFigure(
+        "transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average"
+    )
 
 
 def _likeness(masks: F64) -> list[QualityFigure]:
@@ -112,7 +130,9 @@ def _likeness(masks: F64) -> list[QualityFigure]:
     condition = float(eigenvalues[-1] / max(eigenvalues[0], 1e-9))
     same = "are duplicates" if top > _DUPLICATE else "are the most similar"
     text = f"masks {a} and {b} {same}: correlation {top:.2f}"
-    of_all = f"condition number {condition:.3g} of the masks' correlations (1 if all are independent)"
+    of_all = (
+        f"condition number {condition:.3g} of the masks' correlations (1 if all are independent)"
+    )
     return [
         QualityFigure("likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), text),
         QualityFigure("condition", condition, _by_limits(condition, 30, 1e4), of_all),
@@ -136,7 +156,9 @@ def _saturation(calibration: Calibration) -> QualityFigure:
     brightest = float(np.percentile(calibration.phi.sum(0), 99.9)) * calibration.full_scale_dn
     share = brightest / headroom if headroom > 0 else np.inf
     text = f"saturates at {level:g} DN; a white scene fills {share:.0%} of the range above black"
-    return QualityFigure("saturation_dn", float(level), Verdict.OK if 0.02 <= share <= 1.5 else Verdict.WARN, text)
+    return QualityFigure(
+        "saturation_dn", float(level), Verdict.OK if 0.02 <= share <= 1.5 else Verdict.WARN, text
+    )
 
 
 def _noise(calibration: Calibration) -> list[QualityFigure]:
@@ -149,7 +171,9 @@ def _noise(calibration: Calibration) -> list[QualityFigure]:
         ("gain_e_per_dn", calibration.gain_e_per_dn, "{:.2f} electrons per DN"),
     )
     return [
-        QualityFigure(name, value, Verdict.OK, text.format(value)) for name, value, text in known if value is not None
+        QualityFigure(name, value, Verdict.OK, text.format(value))
+        for name, value, text in known
+        if value is not None
     ]
 
 
@@ -159,6 +183,13 @@ def _evidence(calibration: Calibration, measured: Measured) -> list[QualityFigur
     figures = [QualityFigure("clipped", clipped, _by_limits(clipped, 0.01, 0.2), text)]
     light = measured.white - calibration.dark
     unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
-    text = f"the darkest corner of the white field has {unevenness:.0%} of its peak ({measured.field.value} field)"
-    figures.append(QualityFigure("white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text))
+    text = (
+        f"the darkest corner of the white field has {unevenness:.0%} of its peak "
+        f"({measured.field.value} field)"
+    )
+    figures.append(
+        QualityFigure(
+            "white_evenness", unevenness, Verdict.WARN if unevenness < 0.3 else Verdict.OK, text
+        )
+    )
     return figures

@@ -38,14 +38,19 @@ def _print_version(requested: bool) -> None:
 def _root(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     state["verbose"] = verbose
 
 
 def main() -> None:
-    """Run the command line; turn every error of this project into one message and its exit status."""
+    """Run the command line; turn every error of this project into one message and its
+    exit status.
+    """
     try:
         app()
     except ModuleNotFoundError as error:
@@ -61,5 +66,7 @@ def _fail(error: SciStreamError) -> NoReturn:
     if logs_json():
         logging.getLogger("sci_stream").error(str(error))
     else:
-        new_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        new_console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
     sys.exit(error.exit_status)

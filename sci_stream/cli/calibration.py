@@ -1,4 +1,6 @@
-"""``sci-stream calibrate`` and ``sci-stream calibration …``: measure, import and check calibrations."""
+"""``sci-stream calibrate`` and ``sci-stream calibration …``: measure, import and check
+calibrations.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,27 @@ if TYPE_CHECKING:
 calibration_app = typer.Typer(help="Import and check calibration files.", no_args_is_help=True)
 app.add_typer(calibration_app, name="calibration")
 
-CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
-OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
-ReportPath = Annotated[Path | None, typer.Option(help="Picture file; by default next to the calibration.")]
-Unattended = Annotated[bool, typer.Option("--yes", "-y", help="Unattended: the rig must command the modulator.")]
-Brightness = Annotated[
-    float, typer.Option(min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value.")
+CalibrationPath = Annotated[
+    Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")
 ]
-ExposureUs = Annotated[float, typer.Option(min=0.0, help="Exposure time, µs; by default the camera's value.")]
+OutPath = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")
+]
+ReportPath = Annotated[
+    Path | None, typer.Option(help="Picture file; by default next to the calibration.")
+]
+Unattended = Annotated[
+    bool, typer.Option("--yes", "-y", help="Unattended: the rig must command the modulator.")
+]
+Brightness = Annotated[
+    float,
+    typer.Option(
+        min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value."
+    ),
+]
+ExposureUs = Annotated[
+    float, typer.Option(min=0.0, help="Exposure time, µs; by default the camera's value.")
+]
 
 _INTERRUPTED = 130
 
@@ -39,17 +54,31 @@ _INTERRUPTED = 130
 def calibrate(
     rig: RigPath,
     output: OutPath,
-    frames: Annotated[int, typer.Option(min=1, max=10_000, help="Frames averaged for each pattern.")] = 32,
-    settle: Annotated[int, typer.Option(min=0, help="Frames discarded after each change of pattern.")] = 2,
-    masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")] = 0,
+    frames: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Frames averaged for each pattern.")
+    ] = 32,
+    settle: Annotated[
+        int, typer.Option(min=0, help="Frames discarded after each change of pattern.")
+    ] = 2,
+    masks: Annotated[
+        int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")
+    ] = 0,
     yes: Unattended = False,
-    manual: Annotated[bool, typer.Option(help="Ask before each pattern, as to cover the lens for dark.")] = False,
-    white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
+    manual: Annotated[
+        bool, typer.Option(help="Ask before each pattern, as to cover the lens for dark.")
+    ] = False,
+    white_field: Annotated[
+        str, typer.Option(help="even: an integrating sphere; uneven: anything else.")
+    ] = "even",
     brightness: Brightness = 0.0,
-    held: Annotated[bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")] = True,
+    held: Annotated[
+        bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")
+    ] = True,
     reverse: Annotated[bool, typer.Option(help="Request the patterns from last to first.")] = False,
     exposure_us: ExposureUs = 0.0,
-    gain_db: Annotated[float | None, typer.Option(help="Gain, dB; by default the camera's value.")] = None,
+    gain_db: Annotated[
+        float | None, typer.Option(help="Gain, dB; by default the camera's value.")
+    ] = None,
     report: ReportPath = None,
     force: Force = False,
 ) -> None:
@@ -66,7 +95,9 @@ def calibrate(
 
     start_logging("calibrate")
     if white_field not in set(Field):
-        raise ConfigError("Unknown --white-field", expected=" or ".join(Field), got=repr(white_field))
+        raise ConfigError(
+            "Unknown --white-field", expected=" or ".join(Field), got=repr(white_field)
+        )
     _must_be_new(output, force=force)
     loaded = load_rig(rig)
     camera = make_coded_camera(loaded)
@@ -95,7 +126,9 @@ def calibrate(
     console = new_console(stderr=True)
 
     def ask(words: str) -> None:
-        console.print(f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False)
+        console.print(
+            f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False
+        )
         console.input()
 
     def progress(words: str, done: int, total: int) -> None:
@@ -108,7 +141,9 @@ def calibrate(
             closing.callback(page.close)
             echo(f"white level, focus and contrast: {page.url}")
         try:
-            calibration, measured = take(camera, plan, ask, progress, *(() if page is None else (page.show,)))
+            calibration, measured = take(
+                camera, plan, ask, progress, *(() if page is None else (page.show,))
+            )
         except (KeyboardInterrupt, EOFError):
             echo("stopped: the camera is closed; the same command resumes the calibration")
             raise typer.Exit(_INTERRUPTED) from None
@@ -119,21 +154,38 @@ def calibrate(
 
 @calibration_app.command("import")
 def calibration_import(
-    source: Annotated[Path, typer.Argument(help=".mat, .npy, multi-page TIFF, or a folder of images.")],
+    source: Annotated[
+        Path, typer.Argument(help=".mat, .npy, multi-page TIFF, or a folder of images.")
+    ],
     output: OutPath,
     variable: Annotated[str, typer.Option(help="Name of the array, if the file has several.")] = "",
-    axis: Annotated[int | None, typer.Option(min=0, max=2, help="Axis of the masks; by default the shortest.")] = None,
+    axis: Annotated[
+        int | None, typer.Option(min=0, max=2, help="Axis of the masks; by default the shortest.")
+    ] = None,
     reverse: Annotated[bool, typer.Option(help="The last mask is exposed first.")] = False,
-    dark: Annotated[Path | None, typer.Option(help="Dark frame to subtract: .npy, image, folder.")] = None,
-    white: Annotated[Path | None, typer.Option(help="All-open frame to divide by; else the maximum is 1.")] = None,
+    dark: Annotated[
+        Path | None, typer.Option(help="Dark frame to subtract: .npy, image, folder.")
+    ] = None,
+    white: Annotated[
+        Path | None, typer.Option(help="All-open frame to divide by; else the maximum is 1.")
+    ] = None,
     full_scale_dn: Annotated[
         float,
-        typer.Option(min=0.0, help="DN of a frame of brightness 1 through an open mask; 0: white fills the range."),
+        typer.Option(
+            min=0.0,
+            help="DN of a frame of brightness 1 through an open mask; 0: white fills the range.",
+        ),
     ] = 0.0,
-    black_level_dn: Annotated[float | None, typer.Option(help="Black level, DN; else the dark frame, or 0.")] = None,
+    black_level_dn: Annotated[
+        float | None, typer.Option(help="Black level, DN; else the dark frame, or 0.")
+    ] = None,
     read_noise_dn: Annotated[float | None, typer.Option(help="Read noise, DN.")] = None,
-    gain_e_per_dn: Annotated[float | None, typer.Option(help="Electrons per DN, which sets the shot noise.")] = None,
-    bit_depth: Annotated[int, typer.Option(min=0, max=32, help="Bit depth of the snapshots; 0 if unknown.")] = 0,
+    gain_e_per_dn: Annotated[
+        float | None, typer.Option(help="Electrons per DN, which sets the shot noise.")
+    ] = None,
+    bit_depth: Annotated[
+        int, typer.Option(min=0, max=32, help="Bit depth of the snapshots; 0 if unknown.")
+    ] = 0,
     bayer: Annotated[str, typer.Option(help="RGGB, GRBG, GBRG, BGGR or none.")] = "none",
     serial: Annotated[str, typer.Option(help="Serial number of the camera it belongs to.")] = "",
     report: ReportPath = None,
@@ -145,7 +197,9 @@ def calibration_import(
     from sci_stream.recording.calibration_file import save_calibration
 
     if bayer.upper() not in {*BayerPhase, "NONE"}:
-        raise ConfigError("Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer))
+        raise ConfigError(
+            "Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer)
+        )
     _must_be_new(output, force=force)
     options = ImportOptions(
         variable=variable,
@@ -171,9 +225,13 @@ def calibration_check(
     path: CalibrationPath,
     strict: Annotated[bool, typer.Option(help="Fail on warnings too.")] = False,
     json_path: JsonPath = None,
-    report: Annotated[Path | None, typer.Option(help="Write a picture of the masks to this file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a picture of the masks to this file.")
+    ] = None,
 ) -> None:
-    """Print the properties of a calibration and check it; exit status 2 if it is not fit for use."""
+    """Print the properties of a calibration and check it;
+    exit status 2 if it is not fit for use.
+    """
     from sci_stream.calibration.quality import Verdict, assess, worst
     from sci_stream.recording.calibration_file import load_calibration, load_measured
     from sci_stream.tools.calibration_report import write_report
@@ -222,7 +280,9 @@ def _print_properties(calibration: Calibration, measured: Measured | None) -> No
 def _must_be_new(path: Path, *, force: bool) -> None:
     """Check the output paths before the operator spends half an hour."""
     if path.exists() and not force:
-        raise StorageError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
+        raise StorageError(
+            f"{path} exists", hint="Choose another name, or use --force to overwrite it."
+        )
     if not path.parent.is_dir():
         raise StorageError(f"Cannot write {path}", expected="an existing folder", got=path.parent)
 
@@ -249,5 +309,7 @@ def _print(figures: list[QualityFigure]) -> None:
     for figure in figures:
         word = figure.verdict.value
         console.print(
-            f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}", highlight=False, soft_wrap=True
+            f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}",
+            highlight=False,
+            soft_wrap=True,
         )

@@ -11,7 +11,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import AsJson, Force, app, echo, new_console, print_json, start_logging, table_console
+from sci_stream.cli.common import (
+    AsJson,
+    Force,
+    app,
+    echo,
+    new_console,
+    print_json,
+    start_logging,
+    table_console,
+)
 from sci_stream.errors import CameraError, ConfigError
 
 if TYPE_CHECKING:
@@ -19,20 +28,31 @@ if TYPE_CHECKING:
     from sci_stream.ports import Camera
     from sci_stream.tools.cameras import FoundDriver, GrabReport, Intervals
 
-cameras_app = typer.Typer(help="List cameras and their features, and test their frames.", no_args_is_help=True)
+cameras_app = typer.Typer(
+    help="List cameras and their features, and test their frames.", no_args_is_help=True
+)
 app.add_typer(cameras_app, name="cameras")
 
 Cti = Annotated[
     list[Path] | None,
-    typer.Option(help="GenTL producer: a .cti file or a folder of them; repeatable. Default: GENICAM_GENTL64_PATH."),
+    typer.Option(
+        help="GenTL producer: a .cti file or a folder of them; repeatable. Default: "
+        "GENICAM_GENTL64_PATH."
+    ),
 ]
 Driver = Annotated[str, typer.Option(help="Use only this driver.")]
 Called = Annotated[
-    str, typer.Argument(metavar="[SERIAL]", help="Serial number, user-defined name or id of the camera.")
+    str,
+    typer.Argument(
+        metavar="[SERIAL]", help="Serial number, user-defined name or id of the camera."
+    ),
 ]
 Rig = Annotated[
     Path | None,
-    typer.Option(help="Use the camera of this rig, with its configuration, instead of SERIAL.", metavar="RIG.toml"),
+    typer.Option(
+        help="Use the camera of this rig, with its configuration, instead of SERIAL.",
+        metavar="RIG.toml",
+    ),
 ]
 _LONGEST_VALUE = 40
 
@@ -79,7 +99,9 @@ def grab(
     rig: Rig = None,
     cti: Cti = None,
     driver: Driver = "",
-    out: Annotated[Path | None, typer.Option(help="Write the frames, as TIFF, and their times to this folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the frames, as TIFF, and their times to this folder.")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Timeout for a frame, s.")] = 5.0,
     force: Force = False,
     as_json: AsJson = False,
@@ -97,7 +119,9 @@ def grab(
 
     def opened(capabilities: CameraCapabilities) -> None:
         size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
-        console.print(f"{escape(capabilities.model)} {escape(capabilities.serial)}: {size}", highlight=False)
+        console.print(
+            f"{escape(capabilities.model)} {escape(capabilities.serial)}: {size}", highlight=False
+        )
 
     with console.status("waiting for the first frame …") as line:
         report, frames = take(
@@ -113,7 +137,9 @@ def grab(
         _print_report(report)
 
 
-def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
+def _camera(
+    called: str, rig: Path | None, cti: list[Path] | None, driver: str
+) -> tuple[str, Camera]:
     """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.modulators import make_coded_camera
@@ -121,7 +147,8 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
 
     if bool(called or cti or driver) if rig else not called:
         raise ConfigError(
-            "No camera selected", expected="either its serial number, user-defined name or id, or --rig alone",
+            "No camera selected", expected="either its serial number, user-defined name or id, or "
+                                           "--rig alone",
             hint="sci-stream cameras list shows them.",
         )  # fmt: skip
     if rig is not None:
@@ -132,7 +159,17 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
 
 
 def _print_found(drivers: Sequence[FoundDriver]) -> None:
-    table = Table("producer", "interface", "vendor", "model", "serial", "name", "id", "access", header_style="bold")
+    table = Table(
+        "producer",
+        "interface",
+        "vendor",
+        "model",
+        "serial",
+        "name",
+        "id",
+        "access",
+        header_style="bold",
+    )
     count = 0
     for producer in (producer for one in drivers for producer in one.producers):
         label = f"{producer.name or Path(producer.path).name} {producer.version}".strip()
@@ -140,14 +177,28 @@ def _print_found(drivers: Sequence[FoundDriver]) -> None:
             table.add_row(escape(label), f"[red]{escape(producer.problem)}[/]")
         for interface in producer.interfaces:
             for camera in interface.cameras:
-                known = (camera.vendor, camera.model, camera.serial, camera.user_defined_name, camera.id, camera.access)
-                table.add_row(escape(label), escape(interface.name), *(escape(text) for text in known))
+                known = (
+                    camera.vendor,
+                    camera.model,
+                    camera.serial,
+                    camera.user_defined_name,
+                    camera.id,
+                    camera.access,
+                )
+                table.add_row(
+                    escape(label), escape(interface.name), *(escape(text) for text in known)
+                )
                 count += 1
             if not interface.cameras:
                 table.add_row(escape(label), escape(interface.name), "no camera")
     for one in drivers:
         if not one.producers:
-            table.add_row(escape(one.driver), "does not search", "", escape(f'[camera] driver = "{one.driver}"'))
+            table.add_row(
+                escape(one.driver),
+                "does not search",
+                "",
+                escape(f'[camera] driver = "{one.driver}"'),
+            )
     console = table_console()
     console.print(table)
     console.print(f"{count} camera{'' if count == 1 else 's'}", highlight=False)
@@ -184,7 +235,10 @@ def _print_report(report: GrabReport) -> None:
     table.add_row("frames", str(report.frames))
     table.add_row("rate", f"{report.rate_hz:.2f} Hz")
     table.add_row("missed", f"{report.missed} in {report.gaps} gaps, {report.repeated} repeated")
-    for clock, intervals in ((f"camera's clock ({report.clock})", report.camera), ("host's clock", report.host)):
+    for clock, intervals in (
+        (f"camera's clock ({report.clock})", report.camera),
+        ("host's clock", report.host),
+    ):
         table.add_row(f"intervals, {clock}", _words(intervals))
     for name, count in {"incomplete": 0, **report.counters}.items():
         table.add_row(name, str(count))
@@ -196,5 +250,10 @@ def _print_report(report: GrabReport) -> None:
 def _words(intervals: Intervals | None) -> str:
     if intervals is None:
         return "unknown"
-    median, deviation, longest = (1e3 * s for s in (intervals.median_s, intervals.deviation_s, intervals.longest_s))
-    return f"median {median:.3f} ms, jitter {deviation:.3f} ms (standard deviation), longest {longest:.3f} ms"
+    median, deviation, longest = (
+        1e3 * s for s in (intervals.median_s, intervals.deviation_s, intervals.longest_s)
+    )
+    return (
+        f"median {median:.3f} ms, jitter {deviation:.3f} ms (standard deviation), longest "
+        f"{longest:.3f} ms"
+    )

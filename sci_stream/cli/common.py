@@ -37,18 +37,30 @@ def _named_rig(path: Path) -> Path:
 RigPath = Annotated[
     Path,
     typer.Argument(
-        metavar="RIG.toml", help="The rig file; `demo` for the running demo.", show_default=False, callback=_named_rig
+        metavar="RIG.toml",
+        help="The rig file; `demo` for the running demo.",
+        show_default=False,
+        callback=_named_rig,
     ),
 ]
-Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
-Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
+Snapshots = Annotated[
+    int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")
+]
+Duration = Annotated[
+    float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")
+]
 Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Form = Annotated[
     str,
-    typer.Option("--as", help="mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet; else the suffix."),
+    typer.Option(
+        "--as",
+        help="mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet; else the suffix.",
+    ),
 ]
-VIDEO_FILES = ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
+VIDEO_FILES = (
+    ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
+)
 Force = Annotated[bool, typer.Option(help="Replace existing files.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
@@ -64,12 +76,16 @@ def start_logging(name: str) -> None:
 
 
 def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Return a console that prints texts as they are: in names like ``a:b:c``, rich would show ``:b:`` as a symbol."""
+    """Return a console that prints texts as they are: in names like ``a:b:c``, rich would show
+    ``:b:`` as a symbol.
+    """
     return Console(stderr=stderr, width=width, emoji=False)
 
 
 def table_console() -> Console:
-    """Return the console for tables: as wide as the terminal, or wide enough for tables without one."""
+    """Return the console for tables: as wide as the terminal, or wide enough for tables without
+    one.
+    """
     console = new_console()
     return console if console.is_terminal else new_console(width=120)
 
@@ -96,7 +112,14 @@ def print_json(value: Any) -> None:
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress where a person watches; yields the function to report it: done, of how many."""
     console = new_console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[list | set NODE.NAME VALUE | do NODE ACTION]", help="Command; list by default."),
+    typer.Argument(
+        metavar="[list | set NODE.NAME VALUE | do NODE ACTION]", help="Command; list by default."
+    ),
 ]
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -29,18 +31,26 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def control(
     rig: RigPath,
     words: Words = None,
-    url: Annotated[str, typer.Option(help="Address of the live page, if different from the rig file.")] = "",
-    who: Annotated[str, typer.Option(help="Operator name for the log and the recording; by default this user.")] = "",
+    url: Annotated[
+        str, typer.Option(help="Address of the live page, if different from the rig file.")
+    ] = "",
+    who: Annotated[
+        str, typer.Option(help="Operator name for the log and the recording; by default this user.")
+    ] = "",
 ) -> None:
-    """List and change parameters of a running rig: iterations, denoiser, exposure, recording, the next series.
+    """List and change parameters of a running rig: iterations, denoiser, exposure, recording, the
+    next series.
 
-    NODE is a node name, or a kind such as reconstruct for all its nodes. Requests go through the live page.
+    NODE is a node name, or a kind such as reconstruct for all its nodes. Requests go through the
+    live page.
     """
     from sci_stream.config import load_rig
     from sci_stream.web.control_client import RigControl
 
     loaded = load_rig(rig)
-    running = RigControl(url or page_address(loaded), token=loaded.preview.token or None, who=who or None)
+    running = RigControl(
+        url or page_address(loaded), token=loaded.preview.token or None, who=who or None
+    )
     match words or ["list"]:
         case ["list"]:
             _print_nodes(running.nodes(), table_console())
@@ -48,7 +58,9 @@ def control(
             node, name, value = parse_target(running.nodes(), target, text)
             for changed, values in running.set(node, **{name: value}).items():
                 for key, now in values.items():
-                    new_console().print(f"{escape(changed)}.{escape(key)} = {_shown(now)}", highlight=False)
+                    new_console().print(
+                        f"{escape(changed)}.{escape(key)} = {_shown(now)}", highlight=False
+                    )
         case ["do", node, action]:
             new_console().print(escape(running.do(node, action) or "done"), highlight=False)
         case others:
@@ -80,7 +92,9 @@ def page_address(rig: Rig) -> str:
     return f"http://{network_location(host, section.port)}/"
 
 
-def parse_target(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:
+def parse_target(
+    nodes: Mapping[str, Controllable], target: str, text: str
+) -> tuple[str, str, Value]:
     """Return node, name and value to set, with the value in the declared type.
 
     Raises `InputError` if the name is unknown or the value invalid.
@@ -105,7 +119,9 @@ def _print_nodes(nodes: Mapping[str, Controllable], console: Console) -> None:
     for entry in nodes.values():
         for name, parameter in entry.parameters.items():
             target = f"{entry.node}.{name}"
-            table.add_row(target, _shown(parameter.value), parameter.range, escape(parameter.description))
+            table.add_row(
+                target, _shown(parameter.value), parameter.range, escape(parameter.description)
+            )
     console.print(table)
     for entry in nodes.values():
         for action in entry.actions:

@@ -12,7 +12,9 @@ from sci_stream.cli.common import app, echo
 keys_app = typer.Typer(help="CURVE keys of a rig's hosts.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
-KeyFile = Annotated[Path | None, typer.Option("--file", help="This host's key file; \\[security] key of the rig.")]
+KeyFile = Annotated[
+    Path | None, typer.Option("--file", help="This host's key file; \\[security] key of the rig.")
+]
 
 
 def _key_file(given: Path | None) -> Path:
@@ -40,12 +42,17 @@ def show(file: KeyFile = None) -> None:
     typer.echo(read_key_pair(_key_file(file)).public.decode())
 
 
-@keys_app.command("allow", context_settings={"ignore_unknown_options": True})  # a key may begin with "-"
+@keys_app.command(
+    "allow", context_settings={"ignore_unknown_options": True}
+)  # a key may begin with "-"
 def allow(
-    key: Annotated[str, typer.Argument(help="Public key of another host, as printed by its `keys show`.")],
+    key: Annotated[
+        str, typer.Argument(help="Public key of another host, as printed by its `keys show`.")
+    ],
     name: Annotated[str, typer.Argument(help="Name of the host, as a comment.")],
     allowed: Annotated[
-        Path | None, typer.Option("--list", help="The list of allowed keys; \\[security] allowed of the rig.")
+        Path | None,
+        typer.Option("--list", help="The list of allowed keys; \\[security] allowed of the rig."),
     ] = None,
 ) -> None:
     """Allow the nodes of another host to connect. Takes effect immediately, without a restart."""

@@ -1,7 +1,8 @@
-"""Commands of other packages: entry points of the group ``sci_stream.commands``, loaded when listed or called.
+"""Commands of other packages: entry points of the group ``sci_stream.commands``, loaded when listed
+or called.
 
-An entry point is named after its command, ``masks.advise`` after one of ``sci-stream masks``, and is a ``typer.Typer``
-with one command, or with several below that name.
+An entry point is named after its command, ``masks.advise`` after one of ``sci-stream masks``, and
+is a ``typer.Typer`` with one command, or with several below that name.
 """
 
 from __future__ import annotations
@@ -58,13 +59,20 @@ def _plugin_command(name: str) -> Any:
         try:
             command = get_command(entry.load())
         except Exception as error:  # a module may raise anything when it is imported
-            return _failing(name, ConfigError(f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)))
+            return _failing(
+                name,
+                ConfigError(
+                    f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)
+                ),
+            )
         command.name = name.rpartition(".")[2]
         return command
     if name not in PACKAGES:
         return None
     hint = f"Install it: pip install '{PACKAGES[name]}', or `make install` in a checkout."
-    return _failing(name, ConfigError(f"`sci-stream {name.replace('.', ' ')}` is in another package", hint=hint))
+    return _failing(
+        name, ConfigError(f"`sci-stream {name.replace('.', ' ')}` is in another package", hint=hint)
+    )
 
 
 def _failing(name: str, error: ConfigError) -> Any:

@@ -28,9 +28,18 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield "camera", f"{series.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
     if series.distortions:
         yield "settings", series.distortions
-    yield "size", f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot"
-    share = f", {stored['disk_bytes'] / stored['bytes']:.0%} of the arrays' size" if stored["bytes"] else ""
-    counts = "{raw} raw snapshots ({raw_dtype}), {video} videos = {video_frames} frames".format_map(stored)
+    yield (
+        "size",
+        f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot",
+    )
+    share = (
+        f", {stored['disk_bytes'] / stored['bytes']:.0%} of the arrays' size"
+        if stored["bytes"]
+        else ""
+    )
+    counts = "{raw} raw snapshots ({raw_dtype}), {video} videos = {video_frames} frames".format_map(
+        stored
+    )
     yield "stored", f"{counts}; {stored['disk_bytes'] / 1e6:.1f} MB{share}"
     for segment in segments if len(segments) > 1 else ():
         counts = "{file}: from seq {first_seq}, {raw} raw, {video} videos".format_map(segment)
@@ -47,16 +56,19 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     if stored["video"]:
         yield "video gaps", _gaps(figures["gaps"]["video"])
     if rates["snapshots_hz"] is not None:
-        text = "{snapshots_hz:.2f} snapshots/s = {video_hz:.1f} video frames/s over {duration_s:.1f} s".format_map(
-            rates
-        )
+        text = (
+            "{snapshots_hz:.2f} snapshots/s = {video_hz:.1f} video frames/s over {duration_s:.1f} s"
+        ).format_map(rates)
         yield "rates", f"{text}; longest interval {rates['interval_ms']['max']:.1f} ms"
     yield from _solving(recording)
     yield from _calibration(recording)
     if figures["health"]:
         yield "masks", _health(recording)
     if figures["chunks"]:
-        yield "chunk data", ", ".join(_chunk(name, **chunk) for name, chunk in figures["chunks"].items())
+        yield (
+            "chunk data",
+            ", ".join(_chunk(name, **chunk) for name, chunk in figures["chunks"].items()),
+        )
     if parent := figures["parent"]:
         yield "made from", f"{parent.get('file')}, series {parent.get('series')}"
 
@@ -64,9 +76,14 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
 def _state(recording: RecordingSummary) -> str:
     if recording.figures["state"] == "complete":
         return "complete"
-    unfinished = [segment["file"] for segment in recording.figures["segments"] if segment["state"] == "unfinished"]
+    unfinished = [
+        segment["file"]
+        for segment in recording.figures["segments"]
+        if segment["state"] == "unfinished"
+    ]
     return (
-        f"unfinished ({', '.join(unfinished) or 'a segment is missing or damaged'}): being written, or left by a "
+        f"unfinished ({', '.join(unfinished) or 'a segment is missing or damaged'}): being "
+        "written, or left by a "
         "crash. Everything flushed is readable; sci-stream repair makes a clean file."
     )
 
@@ -74,13 +91,24 @@ def _state(recording: RecordingSummary) -> str:
 def _ledger(recording: RecordingSummary) -> str:
     rows, ledger = recording.figures["rows"], recording.figures["ledger"]
     account = {**rows, **(ledger or {})}
-    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
+    dropped = " + ".join(
+        f"{count} dropped ({reason})" for reason, count in account["dropped"].items()
+    )
     not_kept = f"{account['not_kept']} not kept" if account["not_kept"] else ""
-    terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", not_kept, dropped]
+    terms = [
+        f"{account['reconstructed']} reconstructed",
+        f"{account['raw_only']} raw only",
+        not_kept,
+        dropped,
+    ]
     text = " + ".join(term for term in terms if term)
     if ledger is None:
         return f"none stored; counted from the rows: {text} + {rows['open']} without an outcome"
-    closed = "closes" if ledger.get("closed") else f"open, {ledger.get('in_flight', 0)} in flight when it was stored"
+    closed = (
+        "closes"
+        if ledger.get("closed")
+        else f"open, {ledger.get('in_flight', 0)} in flight when it was stored"
+    )
     missed = f"; the camera missed {ledger['camera_missed']}" if ledger.get("camera_missed") else ""
     return f"{account.get('acquired', rows['settled'])} acquired = {text}: {closed}{missed}"
 
@@ -88,15 +116,23 @@ def _ledger(recording: RecordingSummary) -> str:
 def _gaps(gaps: Runs) -> str:
     if not gaps:
         return "none"
-    shown = ", ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in gaps[:_MAX_GAPS])
+    shown = ", ".join(
+        f"{first}" if first == last else f"{first}–{last}" for first, last in gaps[:_MAX_GAPS]
+    )
     missing = sum(last - first + 1 for first, last in gaps)
     return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MAX_GAPS else "")
 
 
 def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, str]:
-    """Return the texts of quantities by the line that they share; those that are usually zero come last in it."""
+    """Return the texts of quantities by the line that they share; those that are usually zero come
+    last in it.
+    """
     lines: dict[str, list[str]] = {}
-    inspected = [(quantity.inspected, column) for quantity, column in quantities if quantity.inspected is not None]
+    inspected = [
+        (quantity.inspected, column)
+        for quantity, column in quantities
+        if quantity.inspected is not None
+    ]
     for declared, column in sorted(inspected, key=lambda entry: entry[0].usually_zero):
         summary = summaries[declared.name or column.name] if declared.line else None
         if summary is not None and (text := _text(declared, summary)):
@@ -109,7 +145,9 @@ def _text(declared: Inspected, summary: dict[str, float] | dict[str, int] | int)
         assert isinstance(summary, dict)
         return ", ".join(f"{count} {word}" for word, count in summary.items())
     spread = summary if isinstance(summary, dict) else {"count": summary}
-    return "" if declared.usually_zero and not any(spread.values()) else declared.text.format(**spread)
+    return (
+        "" if declared.usually_zero and not any(spread.values()) else declared.text.format(**spread)
+    )
 
 
 def _solving(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
@@ -133,7 +171,10 @@ def _health(recording: RecordingSummary) -> str:
     if health["last_shift_px"] is not None:
         x, y = health["last_shift_px"]
         sd = "" if health["last_shift_sd_px"] is None else f" ± {health['last_shift_sd_px']:.3f}"
-        texts.append(f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health['largest_shift_px']:.3f} px at most")
+        texts.append(
+            f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health['largest_shift_px']:.3f} px at "
+            "most"
+        )
     texts.append(_texts(HEALTH_QUANTITIES, health).get("masks", ""))
     if health["corrected"]:
         texts.append(f"{health['corrected']} reconstructed with corrected masks")
@@ -143,7 +184,9 @@ def _health(recording: RecordingSummary) -> str:
     texts.append("order " + ", ".join(health["orders"]))
     if health["withheld"]:
         why = "fit better in another order" if SHUFFLED in health["orders"] else "explain nothing"
-        texts.append(f"{health['withheld']} snapshots stored in place of a video, since the masks {why}")
+        texts.append(
+            f"{health['withheld']} snapshots stored in place of a video, since the masks {why}"
+        )
     return ", ".join(filter(None, texts))
 
 
@@ -157,10 +200,16 @@ def _chunk(name: str, frames: int, unit: str, values: Mapping[str, float] | None
 def _calibration(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     calibration = recording.figures["calibration"]
     masks = "grey" if calibration["grey"] else "binary"
-    saturation = "unknown" if calibration["saturation_dn"] is None else f"{calibration['saturation_dn']:.0f} DN"
+    saturation = (
+        "unknown"
+        if calibration["saturation_dn"] is None
+        else f"{calibration['saturation_dn']:.0f} DN"
+    )
     text = (
-        "{hash}, {masks} masks of mean transmission {mean_transmission:.3f}; dark {dark_dn:.1f} DN, full scale "
-        "{full_scale_dn:.1f} DN, saturation {saturation}; {unmeasured_px} pixels under no mask, {bad_px} bad"
+        "{hash}, {masks} masks of mean transmission {mean_transmission:.3f}; dark {dark_dn:.1f} "
+        "DN, full scale "
+        "{full_scale_dn:.1f} DN, saturation {saturation}; {unmeasured_px} pixels under no mask, "
+        "{bad_px} bad"
     )
     yield "calibration", text.format_map({**calibration, "masks": masks, "saturation": saturation})
     if calibration["source"]:

@@ -28,12 +28,21 @@ from sci_stream.errors import InputError
 if TYPE_CHECKING:
     from sci_stream.tools.replay.jobs import JobResult
 
-RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
-First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
-Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
-Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
+RecordingPath = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)
+]
+First = Annotated[
+    int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")
+]
+Last = Annotated[
+    int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")
+]
+Iterations = Annotated[
+    int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")
+]
 Prior = Annotated[
-    str | None, typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME.")
+    str | None,
+    typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME."),
 ]
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
@@ -56,27 +65,42 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
 
 @app.command()
 def replay(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Recordings.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES...", help="Recordings.", show_default=False)
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The new recording, a folder for several FILES; NAME_replay.h5 next to each if not given."),
+        typer.Option(
+            help="The new recording, a folder for several FILES; NAME_replay.h5 next to each if "
+            "not given."
+        ),
     ] = None,
     iterations: Iterations = None,
     denoiser: Prior = None,
     weights: Weights = None,
-    sigma_first: Annotated[float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")] = None,
-    sigma_last: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Last noise level, 0–1 scale.")] = None,
-    calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded one.")] = None,
+    sigma_first: Annotated[
+        float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")
+    ] = None,
+    sigma_last: Annotated[
+        float | None, typer.Option(min=1e-6, max=1, help="Last noise level, 0–1 scale.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A better calibration than the recorded one.")
+    ] = None,
     first: First = None,
     last: Last = None,
-    event: Annotated[int | None, typer.Option(min=1, help="Number of an event of a triggered recording.")] = None,
+    event: Annotated[
+        int | None, typer.Option(min=1, help="Number of an event of a triggered recording.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue stopped replays; complete replays are kept.")
     ] = False,
     as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
+    """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps
+    finished work.
+    """
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.replay.jobs import JobState, ReplayJob, plan_jobs, run_jobs
     from sci_stream.tools.replay.replay import ReplayPlan
@@ -105,10 +129,17 @@ def replay(
                 failed.append(result)
             elif not as_json:
                 further = "; continue with --resume" if result.state is JobState.STOPPED else ""
-                echo(f"{result.state}: {result.snapshots} snapshots in {result.out}, {result.seconds:.1f} s{further}")
+                echo(
+                    f"{result.state}: {result.snapshots} snapshots in {result.out}, "
+                    f"{result.seconds:.1f} s{further}"
+                )
             report_result(result, as_json=as_json, failure=len(jobs) > 1)
     if failed:
-        raise failed[0].cause if len(jobs) == 1 and failed[0].cause else some_failed(len(failed), len(jobs))
+        raise (
+            failed[0].cause
+            if len(jobs) == 1 and failed[0].cause
+            else some_failed(len(failed), len(jobs))
+        )
 
 
 def report_result(result: JobResult, *, as_json: bool, failure: bool = True) -> None:
@@ -121,7 +152,9 @@ def report_result(result: JobResult, *, as_json: bool, failure: bool = True) -> 
 
 def some_failed(count: int, total: int) -> InputError:
     """Return the error of a command of which some recordings failed."""
-    return InputError(f"{count} of {total} recordings were not replayed", hint="The reasons are above.")
+    return InputError(
+        f"{count} of {total} recordings were not replayed", hint="The reasons are above."
+    )
 
 
 @app.command()
@@ -129,21 +162,41 @@ def export(
     file: RecordingPath,
     out: Annotated[Path, typer.Argument(help=VIDEO_FILES, show_default=False)],
     form: Form = "",
-    coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
-    error: Annotated[bool, typer.Option("--error", help="Its estimated error instead of the video.")] = False,
-    pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
+    coded: Annotated[
+        bool, typer.Option("--coded", help="The coded snapshots instead of the video.")
+    ] = False,
+    error: Annotated[
+        bool, typer.Option("--error", help="Its estimated error instead of the video.")
+    ] = False,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")
+    ] = False,
     first: First = None,
     last: Last = None,
-    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
-    gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 2.2,
-    exposure: Annotated[float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")] = 0.0,
-    black: Annotated[float, typer.Option(min=0, max=0.95, help="Of pictures: light that is shown as black.")] = 0.0,
-    grey_world: Annotated[bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")] = False,
+    fps: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")
+    ] = 25.0,
+    gamma: Annotated[
+        float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")
+    ] = 2.2,
+    exposure: Annotated[
+        float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")
+    ] = 0.0,
+    black: Annotated[
+        float, typer.Option(min=0, max=0.95, help="Of pictures: light that is shown as black.")
+    ] = 0.0,
+    grey_world: Annotated[
+        bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")
+    ] = False,
     demosaic: Annotated[str, typer.Option(help="bilinear or directional.")] = "directional",
-    false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
+    false_colour: Annotated[
+        str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")
+    ] = "none",
     force: Force = False,
 ) -> None:
-    """Write a recording as a film (H.264 or lossless FFV1), page, GIF, OME-TIFF, OME-Zarr, array or PNG pictures."""
+    """Write a recording as a film (H.264 or lossless FFV1), page, GIF, OME-TIFF, OME-Zarr, array or
+    PNG pictures.
+    """
     from sci_stream.imaging.tone import ToneSettings
     from sci_stream.tools.export import ExportOptions
     from sci_stream.tools.export import export as export_recording
@@ -151,15 +204,21 @@ def export(
     if coded and error:
         raise InputError("An export has one content", expected="--coded or --error", got="both")
     tone = ToneSettings().changed({
-        "exposure_ev": exposure, "black": black, "gamma": gamma, "false_colour": false_colour, "demosaic": demosaic,
+        "exposure_ev": exposure, "black": black, "gamma": gamma, "false_colour": false_colour,
+        "demosaic": demosaic,
         "white_balance": "grey_world" if grey_world else "none",
     })  # fmt: skip
     stored = "raw" if coded else "error" if error else "video"
     options = ExportOptions(form, stored, pictures, first, last, fps, tone, force)
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
-    left_out = f"; {done.left_out} in between are missing from the recording" if done.left_out else ""
-    echo(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.format}{left_out}")
+    left_out = (
+        f"; {done.left_out} in between are missing from the recording" if done.left_out else ""
+    )
+    echo(
+        f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, "
+        f"{done.format}{left_out}"
+    )
 
 
 @app.command()
@@ -176,6 +235,8 @@ def repair(file: RecordingPath) -> None:
             done = repair_recording(segment, report)
         if done is not None:
             repaired += 1
-            echo(f"{done.path} is clean: {outcomes_in_words(done.ledger)}; original: {done.original}")
+            echo(
+                f"{done.path} is clean: {outcomes_in_words(done.ledger)}; original: {done.original}"
+            )
     if not repaired:
         echo(f"nothing to repair: {file} was closed properly")

@@ -1,4 +1,6 @@
-"""Commands that run and check rigs: ``demo``, ``run``, the nodes one by one, ``check``, ``config``."""
+"""Commands that run and check rigs: ``demo``, ``run``, the nodes one by one, ``check``,
+``config``.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,12 @@ def demo(
     duration: Duration = 0.0,
     summary: Summary = None,
     scene: Annotated[
-        str, typer.Option(help="fast, fan, drops, balloon, slow, or a video file, such as your own.")
+        str,
+        typer.Option(help="fast, fan, drops, balloon, slow, or a video file, such as your own."),
     ] = "",
-    size: Annotated[int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")] = 0,
+    size: Annotated[
+        int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")
+    ] = 0,
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
@@ -49,7 +54,9 @@ def demo(
     limit_threads()  # as in a reconstruct node, whose speed is measured
     from sci_stream.nodes.launcher.demo import demo_rig, pace_camera
 
-    rig_path, why = demo_rig(scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo)
+    rig_path, why = demo_rig(
+        scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo
+    )
     echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control demo")
     threading.Thread(target=pace_camera, args=(rig_path,), name="pace", daemon=True).start()
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
@@ -69,7 +76,15 @@ def run(
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
     from sci_stream.nodes.launcher.run import run_rig
 
-    raise typer.Exit(run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"]))
+    raise typer.Exit(
+        run_rig(
+            path,
+            snapshots=snapshots,
+            duration_s=duration,
+            summary=summary,
+            verbose=state["verbose"],
+        )
+    )
 
 
 @app.command()
@@ -88,14 +103,23 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
             from sci_stream.recording.calibration_file import load_calibration
 
             calibration = load_calibration(loaded.calibration.file)
-        acquire_series(loaded, make_coded_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)
+        acquire_series(
+            loaded,
+            make_coded_camera(loaded),
+            calibration,
+            stop,
+            snapshots=snapshots,
+            duration_s=duration,
+        )
 
 
 @app.command()
 def reconstruct(
     rig: RigPath,
     index: Annotated[int, typer.Option(min=0, help="Which of several nodes this is.")] = 0,
-    device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")
+    ] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
     from sci_stream.errors import CaptureError
@@ -111,7 +135,9 @@ def reconstruct(
 
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:
-        solver = SolverThread(loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration)
+        solver = SolverThread(
+            loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration
+        )
         try:
             ReconstructNode(loaded, solver, stop, index=index).run()
         except CaptureError as error:
@@ -149,9 +175,15 @@ def config_init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("rig.toml"),
     driver: Annotated[str, typer.Option(help="Camera driver to write it for.")] = "simulated",
     camera: Annotated[
-        str, typer.Option(help="Serial number, user-defined name or id of a camera to write it for.", metavar="SERIAL")
+        str,
+        typer.Option(
+            help="Serial number, user-defined name or id of a camera to write it for.",
+            metavar="SERIAL",
+        ),
     ] = "",
-    every_key: Annotated[bool, typer.Option("--all", help="Also list the keys that are rarely needed.")] = False,
+    every_key: Annotated[
+        bool, typer.Option("--all", help="Also list the keys that are rarely needed.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Write a commented example rig file."""
@@ -168,18 +200,29 @@ def write_example(
     force: bool = False,
     tables: Mapping[str, Mapping[str, object]] | None = None,
 ) -> None:
-    """Write a commented rig file for a camera, with ``tables`` of values in place of the defaults."""
+    """Write a commented rig file for a camera, with ``tables`` of values in place of
+    the defaults.
+    """
     from sci_stream.config import example_toml
     from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
 
     options = load_driver(driver).Options
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
+        raise ConfigError(
+            f"{path} exists", hint="Choose another name, or use --force to overwrite it."
+        )
     values, examples = suggested_options(driver, camera) if camera else ({}, {})
     try:
         path.write_text(
-            example_toml(driver, options, every_key=every_key, values=values, examples=examples, tables=tables)
+            example_toml(
+                driver,
+                options,
+                every_key=every_key,
+                values=values,
+                examples=examples,
+                tables=tables,
+            )
         )
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None

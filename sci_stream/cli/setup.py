@@ -21,10 +21,15 @@ _SIMULATED = "simulated"
 
 @app.command()
 def setup(
-    path: Annotated[Path, typer.Argument(metavar="RIG.toml", help="Rig file to write.")] = Path("rig.toml"),
+    path: Annotated[Path, typer.Argument(metavar="RIG.toml", help="Rig file to write.")] = Path(
+        "rig.toml"
+    ),
     force: Force = False,
 ) -> None:
-    """Ask a few questions, write a rig file, check it, measure the masks and run the rig. Enter takes the default."""
+    """Ask a few questions, write a rig file, check it, measure the masks and run the rig.
+
+    Enter takes the default.
+    """
     from sci_stream.tools.cameras import find_cameras
     from sci_stream.tools.preflight import check_rig, print_findings
 
@@ -33,15 +38,24 @@ def setup(
     found = [(driver.driver, camera) for driver in find_cameras([]) for camera in driver.cameras]
     driver, camera = _chosen(found)
     calibration = path.parent / "calibration.h5"
-    measured = driver != _SIMULATED and typer.confirm("Is there a calibration of its masks already?", default=False)
+    measured = driver != _SIMULATED and typer.confirm(
+        "Is there a calibration of its masks already?", default=False
+    )
     if measured:
         calibration = Path(typer.prompt("Calibration file", default=str(calibration))).expanduser()
-    tables: dict[str, dict[str, object]] = {"rig": {"name": typer.prompt("Name of the rig", default="rig")}}
+    tables: dict[str, dict[str, object]] = {
+        "rig": {"name": typer.prompt("Name of the rig", default="rig")}
+    }
     if driver != _SIMULATED:
         tables["calibration"] = {"file": str(calibration.resolve())}
     records = typer.confirm("Record from the start?", default=True)
-    tables["record"] = {"enabled": records, "folder": typer.prompt("Folder for recordings", default="recordings")}
-    if records and typer.confirm("Record every snapshot raw, so that none is lost under overload?", default=False):
+    tables["record"] = {
+        "enabled": records,
+        "folder": typer.prompt("Folder for recordings", default="recordings"),
+    }
+    if records and typer.confirm(
+        "Record every snapshot raw, so that none is lost under overload?", default=False
+    ):
         tables["policy"] = {"mode": "record"}
     if typer.confirm("Watch from other computers too?", default=False):
         tables["preview"] = {"host": "0.0.0.0", "token": secrets.token_urlsafe(12)}
@@ -64,7 +78,9 @@ def setup(
 
 def _chosen(found: Sequence[tuple[str, FoundCamera]]) -> tuple[str, str]:
     """Ask for a camera; return its driver, and its serial number or id."""
-    names = [f"{camera.vendor} {camera.model} {camera.serial} ({driver})" for driver, camera in found]
+    names = [
+        f"{camera.vendor} {camera.model} {camera.serial} ({driver})" for driver, camera in found
+    ]
     for number, name in enumerate([*names, "the simulated camera"], 1):
         echo(f"  {number}  {name}")
     while not 1 <= (number := typer.prompt("Camera", type=int, default=1)) <= len(found) + 1:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sci_stream.cli.common import VIDEO_FILES, AsJson, Device, Force, Form, app, echo, print_json, progress_bar
+from sci_stream.cli.common import (
+    VIDEO_FILES,
+    AsJson,
+    Device,
+    Force,
+    Form,
+    app,
+    echo,
+    print_json,
+    progress_bar,
+)
 from sci_stream.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -22,7 +32,8 @@ Measurement = Annotated[
     ),
 ]
 MaskPath = Annotated[
-    Path | None, typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration.")
+    Path | None,
+    typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration."),
 ]
 OutPath = Annotated[Path | None, typer.Option("-o", "--out", help=VIDEO_FILES)]
 
@@ -33,28 +44,47 @@ def solve(
     mask: MaskPath = None,
     out: OutPath = None,
     form: Form = "",
-    truth: Annotated[Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")] = None,
+    truth: Annotated[
+        Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")
+    ] = None,
     denoiser: Annotated[
-        str, typer.Option(help="auto, unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function.")
+        str,
+        typer.Option(
+            help="auto, unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
+        ),
     ] = "auto",
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
     noise: Annotated[
-        float | None, typer.Option(min=0, help="Noise of MEAS, standard deviation in its unit; 0: none; estimated.")
+        float | None,
+        typer.Option(
+            min=0, help="Noise of MEAS, standard deviation in its unit; 0: none; estimated."
+        ),
     ] = None,
     white: Annotated[
-        float | None, typer.Option(help="Value of a white frame through an open mask; estimated from MEAS.")
+        float | None,
+        typer.Option(help="Value of a white frame through an open mask; estimated from MEAS."),
     ] = None,
     variable: Annotated[
-        list[str] | None, typer.Option(help="Names of arrays in the files: y=NAME, masks=NAME, truth=NAME.")
+        list[str] | None,
+        typer.Option(help="Names of arrays in the files: y=NAME, masks=NAME, truth=NAME."),
     ] = None,
-    bayer: Annotated[str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")] = "",
+    bayer: Annotated[
+        str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")
+    ] = "",
     first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
-    fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
-    gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 1.0,
+    fps: Annotated[
+        float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")
+    ] = 25.0,
+    gamma: Annotated[
+        float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")
+    ] = 1.0,
     check_masks: Annotated[
-        bool, typer.Option(help="Write nothing if a video would be made up, as the masks do not fit.")
+        bool,
+        typer.Option(help="Write nothing if a video would be made up, as the masks do not fit."),
     ] = True,
     force: Force = False,
     as_json: AsJson = False,
@@ -62,7 +92,8 @@ def solve(
 ) -> None:
     """Reconstruct coded snapshots from files in this process, and write the video.
 
-    Ends with status 7 if the data has a defect that was not corrected: the message names it with its remedy.
+    Ends with status 7 if the data has a defect that was not corrected: the message names it with
+    its remedy.
     """
     from sci_stream.model import BayerPhase
     from sci_stream.nodes.runtime.process import limit_threads
@@ -73,11 +104,15 @@ def solve(
     from sci_stream.tools.solve import SolveOptions, solve_file
 
     if bayer and bayer not in set(BayerPhase):
-        raise InputError(f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase))
+        raise InputError(
+            f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase)
+        )
     inputs = [path for path in (measurement, mask, truth, weights) if path is not None]
     options = SolveOptions(
-        iterations=iterations, denoiser=denoiser, weights=weights, device=device, noise=noise, white=white,
-        bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps, gamma=gamma,
+        iterations=iterations, denoiser=denoiser, weights=weights, device=device, noise=noise,
+        white=white,
+        bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps,
+        gamma=gamma,
         check_masks=check_masks, replace=force,
         sources=[one for path in inputs for one in existing_segments(first_segment(path))],
     )  # fmt: skip
@@ -106,13 +141,20 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
     """Print the result for a person."""
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
-    solved = f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser}"
+    solved = (
+        f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with "
+        f"{done.denoiser}"
+    )
     echo(f"{solved} in {seconds:.1f} s on {done.device}{score}")
     if done.correction:
         echo(f"masks corrected at last: {done.correction}")
     if done.psnr_db is None and not given_truth:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
-    echo(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
+    echo(
+        f"wrote {done.out}"
+        if done.out
+        else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values"
+    )
 
 
 def _number(count: int, what: str) -> str:

@@ -54,13 +54,17 @@ def validate_options(model: type[M], table: Mapping[str, object], where: str) ->
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        raise config_error(error, model, where, lambda location: f"{where} {dotted(location)}".rstrip()) from None
+        raise config_error(
+            error, model, where, lambda location: f"{where} {dotted(location)}".rstrip()
+        ) from None
 
 
 def config_error(
     error: ValidationError, model: type[BaseModel], where: str, name: Callable[[Location], str]
 ) -> ConfigError:
-    """Make the `ConfigError` for a failed validation; ``name`` gives the name of a key, or for ``()`` of the file."""
+    """Make the `ConfigError` for a failed validation; ``name`` gives the name of a key, or for
+    ``()`` of the file.
+    """
     problems = [_problem(details, model, name) for details in _causes(error)]
     if len(problems) == 1:
         return problems[0]
@@ -69,19 +73,30 @@ def config_error(
 
 
 def _causes(error: ValidationError) -> list[ErrorDetails]:
-    """Return the errors, except the consequential "too short" of a list whose entries are invalid."""
+    """Return the errors, except the consequential "too short" of a list whose entries
+    are invalid.
+    """
     problems = error.errors(include_url=False)
-    # Pydantic drops invalid entries first and then finds the list too short: the user made one mistake, not two.
+    # Pydantic drops invalid entries first and then finds the list too short: the user made one
+    # mistake, not two.
     parents = {details["loc"][:-1] for details in problems if details["loc"]}
-    return [details for details in problems if details["type"] != "too_short" or details["loc"] not in parents]
+    return [
+        details
+        for details in problems
+        if details["type"] != "too_short" or details["loc"] not in parents
+    ]
 
 
 def dotted(location: Location) -> str:
     """Return a key's name within its table: ``faults.drop_probability``, ``devices[1]``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
+    ).lstrip(".")
 
 
-def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+def _problem(
+    details: ErrorDetails, model: type[BaseModel], name: Callable[[Location], str]
+) -> ConfigError:
     kind, location, context = details["type"], details["loc"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(location, model, name)
@@ -89,16 +104,29 @@ def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Loca
     if kind == "missing":
         return ConfigError(f"{what} is missing", hint=_description(model, location))
     if kind in {"value_error", "assertion_error"}:
-        got = None if isinstance(details["input"], Mapping | BaseModel) else _shown(details["input"], model, location)
+        got = (
+            None
+            if isinstance(details["input"], Mapping | BaseModel)
+            else _shown(details["input"], model, location)
+        )
         return ConfigError(f"{what}: {context['error']}", got=got)
     expected = _expected(kind, context, details["msg"])
     hint = None
     if kind in {"literal_error", "enum"} and isinstance(details["input"], str):
-        hint = did_you_mean(details["input"], expected.replace("'", "").replace(" or ", ", ").split(", "))
-    return ConfigError(f"{what} is wrong", expected=expected, got=_shown(details["input"], model, location), hint=hint)
+        hint = did_you_mean(
+            details["input"], expected.replace("'", "").replace(" or ", ", ").split(", ")
+        )
+    return ConfigError(
+        f"{what} is wrong",
+        expected=expected,
+        got=_shown(details["input"], model, location),
+        hint=hint,
+    )
 
 
-def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+def _unknown_key(
+    location: Location, model: type[BaseModel], name: Callable[[Location], str]
+) -> ConfigError:
     replacement = {**REMOVED, **REMOVED_OPTIONS}.get(dotted(location))
     if replacement is not None:
         return ConfigError(f"{name(location)} was removed", hint=replacement)

@@ -21,10 +21,14 @@ _PREAMBLE = """\
 #   sci-stream check THIS_FILE    test every component that it needs
 #   sci-stream run THIS_FILE      all nodes on this machine
 #
-# Every key is shown with its default; a key behind a # is unset. Relative paths start at this file's folder.
-# The environment takes precedence: SCI_STREAM_RIG__POLICY__MODE=record sets mode = "record" in [policy].
+# Every key is shown with its default; a key behind a # is unset. Relative paths start at this
+# file's folder.
+# The environment takes precedence: SCI_STREAM_RIG__POLICY__MODE=record sets mode = "record" in
+# [policy].
 """
-_REST = "# Keys that are rarely needed are left out: sci-stream config init --all writes them too.\n"
+_REST = (
+    "# Keys that are rarely needed are left out: sci-stream config init --all writes them too.\n"
+)
 
 
 def example_toml(
@@ -47,7 +51,8 @@ def example_toml(
     every_key
         Also list the keys that are rarely needed.
     values, examples
-        Values of driver options in place of their defaults, and examples in place of those of unset options.
+        Values of driver options in place of their defaults, and examples in place of those of unset
+        options.
     tables
         Values of keys in place of their defaults, by section.
     """
@@ -57,18 +62,26 @@ def example_toml(
         assert section is not None  # every field of `Rig` is a table
         text += "\n" + _comment(inspect.getdoc(section) or "") + f"[{name}]\n"
         if name == "camera":
-            fields = {key: field for key, field in _listed(section, every_key).items() if key != "options"}
+            fields = {
+                key: field for key, field in _listed(section, every_key).items() if key != "options"
+            }
             text += _entries(fields, {"driver": driver})
             text += f"\n# Options of the {driver} camera.\n[camera.options]\n"
             if options is not None:
-                text += _options_text("camera.options", options, every_key, values or {}, examples or {})
+                text += _options_text(
+                    "camera.options", options, every_key, values or {}, examples or {}
+                )
         else:
             text += _entries(_listed(section, every_key), (tables or {}).get(name, {}))
     return text
 
 
 def _listed(model: type[BaseModel], every_key: bool) -> dict[str, FieldInfo]:
-    return {key: field for key, field in model.model_fields.items() if every_key or not has_mark(field, "expert")}
+    return {
+        key: field
+        for key, field in model.model_fields.items()
+        if every_key or not has_mark(field, "expert")
+    }
 
 
 def _options_text(
@@ -85,7 +98,9 @@ def _options_text(
         for key, field in fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
-    text = _entries({key: field for key, field in fields.items() if key not in tables}, values, examples)
+    text = _entries(
+        {key: field for key, field in fields.items() if key not in tables}, values, examples
+    )
     for key, table in tables.items():
         comment = _comment(fields[key].description or "")
         inner, path = values.get(key), f"{name}.{key_text(key)}"
@@ -95,15 +110,24 @@ def _options_text(
 
 
 def _entries(
-    fields: Mapping[str, FieldInfo], values: Mapping[str, object], examples: Mapping[str, object] | None = None
+    fields: Mapping[str, FieldInfo],
+    values: Mapping[str, object],
+    examples: Mapping[str, object] | None = None,
 ) -> str:
     """Return one line per key, its description behind it where it fits, else above it."""
-    entries = {key: _entry(key, field, values.get(key), (examples or {}).get(key)) for key, field in fields.items()}
+    entries = {
+        key: _entry(key, field, values.get(key), (examples or {}).get(key))
+        for key, field in fields.items()
+    }
     column = max((len(entry) for entry in entries.values() if len(entry) < _WIDTH // 3), default=0)
     text = ""
     for key, entry in entries.items():
         described = f"{entry:<{column}}  # {fields[key].description or ''}"
-        text += f"{described}\n" if len(described) <= _WIDTH else _comment(fields[key].description or "") + f"{entry}\n"
+        text += (
+            f"{described}\n"
+            if len(described) <= _WIDTH
+            else _comment(fields[key].description or "") + f"{entry}\n"
+        )
     return text
 
 
@@ -122,6 +146,10 @@ def _entry(key: str, field: FieldInfo, chosen: object, example: object) -> str:
 
 def _comment(text: str) -> str:
     lines = textwrap.wrap(
-        " ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_on_hyphens=False,
     )
     return "".join(f"{line}\n" for line in lines)

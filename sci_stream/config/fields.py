@@ -1,4 +1,6 @@
-"""Field types that several sections share (paths, addresses, names), field marks, and the base class of sections."""
+"""Field types that several sections share (paths, addresses, names), field marks, and the base
+class of sections.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ LONGEST_IPC_PATH = 107
 
 
 class Section(BaseModel):
-    """One table of a rig file: unknown keys are errors, types are not coerced, instances are immutable."""
+    """One table of a rig file: unknown keys are errors, types are not coerced, instances are
+    immutable.
+    """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
+    )
 
 
 def has_mark(field: FieldInfo, mark: Literal["secret", "expert"]) -> bool:
@@ -48,7 +54,10 @@ def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
     if field is None:
         return None
     candidates = (field.annotation, *get_args(field.annotation))
-    return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    return next(
+        (kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)),
+        None,
+    )
 
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:
@@ -74,7 +83,9 @@ def checked_endpoint(endpoint: str) -> str:
     if endpoint.startswith("ipc://"):
         path = endpoint.removeprefix("ipc://")
         if not 0 < len(path.encode()) <= LONGEST_IPC_PATH:
-            raise ValueError(f"the path of an ipc:// address has 1 to {LONGEST_IPC_PATH} bytes, not {len(path)}")
+            raise ValueError(
+                f"the path of an ipc:// address has 1 to {LONGEST_IPC_PATH} bytes, not {len(path)}"
+            )
         return endpoint
     if tcp_address(endpoint) is None:
         raise ValueError("expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH")
@@ -126,7 +137,9 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
 
 
 Token = Annotated[
-    str, Field(repr=False, json_schema_extra=SECRET), _matching(r"[ -~]{0,256}", "up to 256 printable ASCII characters")
+    str,
+    Field(repr=False, json_schema_extra=SECRET),
+    _matching(r"[ -~]{0,256}", "up to 256 printable ASCII characters"),
 ]
 """A secret that clients of an HTTP server send in a header or cookie, or ``""`` for none."""
 
@@ -142,15 +155,21 @@ def _resolved_file(name: str, info: ValidationInfo) -> str:
 
 PublicKey = Annotated[
     str,
-    _matching(rf"({PUBLIC_KEY.pattern})?", "a public key of 40 characters, as printed by sci-stream keys show"),
+    _matching(
+        rf"({PUBLIC_KEY.pattern})?",
+        "a public key of 40 characters, as printed by sci-stream keys show",
+    ),
 ]
 """A host's public CURVE key as text, or ``""`` for none."""
 
 Name = Annotated[str, _matching(_NAME, _NAME_WORDS)]
 """A name that may appear in file names and messages."""
 
-DenoiserName = Annotated[str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS), AfterValidator(_resolved_file)]
-"""The name of a denoiser, or ``module:Class`` or ``file.py:function`` of one, a path as in `RigPath`."""
+DenoiserName = Annotated[
+    str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS), AfterValidator(_resolved_file)
+]
+"""The name of a denoiser, or ``module:Class`` or ``file.py:function`` of one, a path as in
+`RigPath`."""
 
 Device = Annotated[str, _matching(r"auto|cpu|cuda(:[0-9]{1,3})?", "auto, cpu, cuda or cuda:N")]
 """A compute device."""

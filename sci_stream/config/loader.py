@@ -1,4 +1,6 @@
-"""Read a rig file, and the environment variables ``SCI_STREAM_RIG__SECTION__KEY`` that override it, into a `Rig`."""
+"""Read a rig file, and the environment variables ``SCI_STREAM_RIG__SECTION__KEY`` that override it,
+into a `Rig`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.file_guard import read_small
 
-# The text of a rig is part of the message that starts a series, and the size of that message is limited.
+# The text of a rig is part of the message that starts a series, and the size of that message is
+# limited.
 _MAX_BYTES: Final = 32 << 10
 
 PREFIX: Final = "SCI_STREAM_RIG__"
@@ -37,7 +40,9 @@ class Override:
     value: object
 
 
-def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None, *, text_from: Path | None = None) -> Rig:
+def load_rig(
+    path: str | Path, overrides: Mapping[str, str] | None = None, *, text_from: Path | None = None
+) -> Rig:
     """Read a rig file.
 
     Parameters
@@ -45,16 +50,17 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None, *, te
     path
         The file. Relative paths in it start at its folder.
     overrides
-        Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the file and are
-        listed by `Rig.overridden`. None for this process' environment, ``{}`` for none.
+        Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the
+        file and are listed by `Rig.overridden`. None for this process' environment, ``{}`` for
+        none.
     text_from
         A copy of the file to read in its place.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, is not TOML, or contains invalid keys or values: one line for each, with file,
-        section and key, expected and given value.
+        If the file cannot be read, is not TOML, or contains invalid keys or values: one line for
+        each, with file, section and key, expected and given value.
     """
     source = Path(path)
     text = _read_file(text_from or source)
@@ -69,7 +75,8 @@ def parse_rig(
     name: str = "the rig",
     recorded: bool = False,
 ) -> Rig:
-    """Read a rig from text, as `load_rig` does; without a ``source`` relative paths are not resolved.
+    """Read a rig from text, as `load_rig` does; without a ``source`` relative paths are not
+    resolved.
 
     Keys of earlier versions are dropped from a ``recorded`` rig, and refused in others.
 
@@ -79,7 +86,9 @@ def parse_rig(
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also of an integer with thousands of digits
         raise ConfigError(
-            f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
+            f"{name} is not valid TOML",
+            got=error,
+            hint="Strings are quoted, and truth values are true and false.",
         ) from None
     if recorded:
         _drop_removed_keys(table)
@@ -94,8 +103,11 @@ def parse_rig(
         return in_file if variable is None else f"The environment variable {variable}"
 
     try:
-        # Overrides are put into the table before validation, so that they are checked like the file.
-        rig = Rig.model_validate(table, context={"folder": source.parent if source is not None else None})
+        # Overrides are put into the table before validation, so that they are checked like the
+        # file.
+        rig = Rig.model_validate(
+            table, context={"folder": source.parent if source is not None else None}
+        )
     except ValidationError as error:
         raise config_error(error, Rig, name, name_of) from None
     return rig.set_origin(source, tuple(override.variable for override in variables))
@@ -107,23 +119,30 @@ def in_section(location: Location) -> str:
 
 
 def _drop_removed_keys(table: dict[str, object]) -> None:
-    """Remove keys of earlier versions; those of the former ``[reconstruct.expert]`` are in ``[reconstruct]`` now."""
+    """Remove keys of earlier versions; those of the former ``[reconstruct.expert]`` are in
+    ``[reconstruct]`` now.
+    """
     for section, values in table.items():
         if isinstance(values, dict):
             expert = values.get("expert") if section == "reconstruct" else None
             merged = {**values, **expert} if isinstance(expert, dict) else values
-            table[section] = {key: value for key, value in merged.items() if f"{section}.{key}" not in REMOVED}
+            table[section] = {
+                key: value for key, value in merged.items() if f"{section}.{key}" not in REMOVED
+            }
 
 
 def _read_file(path: Path) -> str:
     if not path.exists():
         raise ConfigError(
-            f"There is no rig file {path}", hint=f"To write a commented example: sci-stream config init {path}"
+            f"There is no rig file {path}",
+            hint=f"To write a commented example: sci-stream config init {path}",
         )
     try:
         return read_small(path, "a rig file", _MAX_BYTES, error=ConfigError).decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not a rig file", expected="UTF-8 text", got=error.reason) from None
+        raise ConfigError(
+            f"{path} is not a rig file", expected="UTF-8 text", got=error.reason
+        ) from None
 
 
 def _put(table: dict[str, object], override: Override, name: str) -> None:
@@ -146,7 +165,11 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
 
     Raises `ConfigError` if a variable with the prefix names no setting.
     """
-    return [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
+    return [
+        _override(name, environment[name])
+        for name in sorted(environment)
+        if name.startswith(PREFIX)
+    ]
 
 
 def _override(variable: str, text: str) -> Override:
@@ -171,14 +194,20 @@ def _field(location: tuple[str, ...]) -> FieldInfo | None:
 
 def _all_variables() -> list[str]:
     return [
-        f"{PREFIX}{section}__{key}".upper() for section, field in Rig.model_fields.items() for key in fields_of(field)
+        f"{PREFIX}{section}__{key}".upper()
+        for section, field in Rig.model_fields.items()
+        for key in fields_of(field)
     ]
 
 
 def _value(field: FieldInfo, text: str) -> object:
     if get_origin(field.annotation) is tuple:
         value = parse_value(text)
-        return value if isinstance(value, list) else [part.strip() for part in text.split(",") if part.strip()]
+        return (
+            value
+            if isinstance(value, list)
+            else [part.strip() for part in text.split(",") if part.strip()]
+        )
     if _is_text(field.annotation):
         return text
     return None if text == "" and field.default is None else parse_value(text)

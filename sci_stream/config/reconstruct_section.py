@@ -16,13 +16,15 @@ class ReconstructSection(Section):
         default=1,
         ge=0,
         le=64,
-        description="Reconstruct nodes that `sci-stream run` starts; 0: they run on other machines.",
+        description="Reconstruct nodes that `sci-stream run` starts; 0: they run on other "
+        "machines.",
     )
     devices: tuple[Device, ...] = Field(
         default=("auto",),
         strict=False,
         min_length=1,
-        description="Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod length].",
+        description="Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod "
+        "length].",
     )
     denoiser: DenoiserName = Field(
         default="auto",
@@ -32,7 +34,8 @@ class ReconstructSection(Section):
     weights: OptionalPath = Field(
         default=None,
         examples=["ffdnet_gray.pth"],
-        description="Checkpoint (.safetensors, .pth); its layout is detected, and with denoiser = auto its network.",
+        description="Checkpoint (.safetensors, .pth); its layout is detected, and with denoiser = "
+        "auto its network.",
     )
     iterations: int | None = Field(
         default=None,
@@ -42,35 +45,45 @@ class ReconstructSection(Section):
         description="Iterations per snapshot; unset: chosen for the device and the denoiser.",
     )
     analyses: tuple[str, ...] = Field(
-        default=(), strict=False, max_length=8, description="Analyses of each video, by the names of their plug-ins."
+        default=(),
+        strict=False,
+        max_length=8,
+        description="Analyses of each video, by the names of their plug-ins.",
     )
     adapt_budget: bool = Field(
-        default=True, description="Reduce the iterations while snapshots are queued, before any snapshot is dropped."
+        default=True,
+        description="Reduce the iterations while snapshots are queued, before any snapshot is "
+        "dropped.",
     )
     warm_start: bool = Field(
-        default=True, description="Start each snapshot from the preceding video where that predicts it."
+        default=True,
+        description="Start each snapshot from the preceding video where that predicts it.",
     )
     min_iterations: Rare[int | None] = Field(
         default=None,
         ge=1,
         le=10_000,
         examples=[4],
-        description="Fewest iterations that adapt_budget may choose; unset: chosen for the denoiser.",
+        description="Fewest iterations that adapt_budget may choose; unset: chosen for the "
+        "denoiser.",
     )
     precision: Rare[Literal["auto", "float32", "half"]] = Field(
         default="auto",
-        description="Arithmetic of networks. auto: 16 bits where the device is faster with them and the loss is "
+        description="Arithmetic of networks. auto: 16 bits where the device is faster with them "
+        "and the loss is "
         "negligible; float32; half: always 16 bits.",
     )
     video_dtype: Rare[Literal["float16", "float32"]] = Field(
-        default="float16", description="Type of the reconstructed video in messages and in the recording."
+        default="float16",
+        description="Type of the reconstructed video in messages and in the recording.",
     )
     sigma_first: Rare[float | None] = Field(
         default=None,
         gt=0,
         le=1,
         examples=[0.2],
-        description="Highest noise level σ of the first iteration, on the 0–1 scale: the closer the initial estimate, "
+        description="Highest noise level σ of the first iteration, on the 0–1 scale: the closer "
+        "the initial estimate, "
         "the lower σ. Unset: chosen for the denoiser.",
     )
     sigma_last: Rare[float | None] = Field(
@@ -78,35 +91,49 @@ class ReconstructSection(Section):
         gt=0,
         le=1,
         examples=[0.03],
-        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations "
+        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or "
+        "more iterations "
         "with the denoiser; K < 16 end at √(16/K) times it. Unset: chosen for the denoiser.",
     )
     cuda_graphs: Rare[bool] = Field(
         default=True,
-        description="On a GPU, record the work of a solve once and replay it; false: launch every operation, which "
+        description="On a GPU, record the work of a solve once and replay it; false: launch every "
+        "operation, which "
         "is slower for small snapshots.",
     )
     credit: Rare[int] = Field(
-        default=2, ge=1, le=1024, description="Snapshots that a node may hold: one being solved, the others in flight."
+        default=2,
+        ge=1,
+        le=1024,
+        description="Snapshots that a node may hold: one being solved, the others in flight.",
     )
     solve_timeout_s: Rare[float] = Field(
         default=600.0,
         gt=0,
         le=86_400,
-        description="A node that holds snapshots and returns no result for this time is considered lost, s.",
+        description="A node that holds snapshots and returns no result for this time is "
+        "considered lost, s.",
     )
     block_snapshots: Rare[int] = Field(
         default=8,
         ge=1,
         le=100_000,
-        description="Consecutive snapshots that are sent to the same node, so that it can start them warm.",
+        description="Consecutive snapshots that are sent to the same node, so that it can start "
+        "them warm.",
     )
-    threads: Rare[int] = Field(default=0, ge=0, le=1024, description="CPU threads of a node; 0: chosen by torch.")
+    threads: Rare[int] = Field(
+        default=0, ge=0, le=1024, description="CPU threads of a node; 0: chosen by torch."
+    )
 
     @model_validator(mode="after")
     def _limits_are_consistent(self) -> Self:
         if self.iterations and self.min_iterations and self.min_iterations > self.iterations:
-            raise ValueError(f"min_iterations ({self.min_iterations}) is more than iterations ({self.iterations})")
+            raise ValueError(
+                f"min_iterations ({self.min_iterations}) is more than iterations "
+                f"({self.iterations})"
+            )
         if self.sigma_first and self.sigma_last and self.sigma_last > self.sigma_first:
-            raise ValueError(f"sigma_last ({self.sigma_last:g}) is more than sigma_first ({self.sigma_first:g})")
+            raise ValueError(
+                f"sigma_last ({self.sigma_last:g}) is more than sigma_first ({self.sigma_first:g})"
+            )
         return self

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 _IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
-_IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
+_IN_PYTHON = (
+    "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
+)
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
-_REMOTE = 'driver = "remote" of sci-stream-modulators has address and public_key in [modulator.options].'
+_REMOTE = (
+    'driver = "remote" of sci-stream-modulators has address and public_key in [modulator.options].'
+)
 _TOKEN = "A token holds until the rig starts with another one."
 _EXPORT = "`sci-stream export RECORDING film.mp4` makes one of any recording; --fps sets its pace."
 
@@ -42,9 +46,11 @@ REMOVED: Final = {
     "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
     "security.modulator_key": _REMOTE,
 }
-"""Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""
+"""Replacement of each removed key: a rig file with one is refused, and the rig of an old recording
+is read without."""
 
 REMOVED_OPTIONS: Final = {
-    "trigger.software_rate_hz": "The camera's own rate does that: AcquisitionFrameRate in features, without a trigger.",
+    "trigger.software_rate_hz": "The camera's own rate does that: AcquisitionFrameRate in "
+    "features, without a trigger.",
 }
 """The same for options of drivers."""

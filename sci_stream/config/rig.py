@@ -71,8 +71,13 @@ class Rig(Section):
     @model_validator(mode="before")
     @classmethod
     def _absent_sections_are_empty(cls, table: object) -> object:
-        # The default sections were created on import: their relative paths would not be resolved against the file.
-        return {**{name: {} for name in cls.model_fields}, **table} if isinstance(table, dict) else table
+        # The default sections were created on import: their relative paths would not be resolved
+        # against the file.
+        return (
+            {**{name: {} for name in cls.model_fields}, **table}
+            if isinstance(table, dict)
+            else table
+        )
 
     @model_validator(mode="after")
     def _addresses_differ(self) -> Self:
@@ -80,7 +85,9 @@ class Rig(Section):
         for name, host, port in _addresses(self):
             for other, at in taken.items():
                 if _collide((host, port), at):
-                    raise ValueError(f"{other} and {name} have the same address: each needs its own port")
+                    raise ValueError(
+                        f"{other} and {name} have the same address: each needs its own port"
+                    )
             taken[name] = (host, port)
         return self
 
@@ -94,7 +101,9 @@ class Rig(Section):
         """Whether the nodes' connections are encrypted."""
         mode = self.security.encryption
         return mode == "on" or (
-            mode == "auto" and bool(_remote_addresses(self)) and not self.security.unprotected_network
+            mode == "auto"
+            and bool(_remote_addresses(self))
+            and not self.security.unprotected_network
         )
 
     @property
@@ -107,29 +116,40 @@ class Rig(Section):
         remote = _remote_addresses(self)
         if remote and not self.encrypted and not self.security.unprotected_network:
             raise ValueError(
-                f"network.{remote[0]} is open to other machines and security.encryption is off: anyone who reaches it "
-                "could send, read and end series; encrypt, or set security.unprotected_network = true"
+                f"network.{remote[0]} is open to other machines and security.encryption is off: "
+                "anyone who reaches it "
+                "could send, read and end series; encrypt, or set security.unprotected_network = "
+                "true"
             )
         missing = [name for name in ("acquire_key", "sink_key") if not getattr(self.security, name)]
         if self.encrypted and missing:
-            why = f"network.{remote[0]} is open to other machines" if remote else "security.encryption is on"
+            why = (
+                f"network.{remote[0]} is open to other machines"
+                if remote
+                else "security.encryption is on"
+            )
             raise ValueError(
-                f"{why}: set security.{missing[0]} to the key that `sci-stream keys show` prints on that node's host "
-                "(make keys there with `sci-stream keys new`), or set security.unprotected_network = true"
+                f"{why}: set security.{missing[0]} to the key that `sci-stream keys show` prints "
+                "on that node's host "
+                "(make keys there with `sci-stream keys new`), or set "
+                "security.unprotected_network = true"
             )
         return self
 
     @model_validator(mode="after")
     def _modulator_is_complete(self) -> Self:
         if not self.modulator.driver and self.modulator != ModulatorSection():
-            raise ValueError("modulator.driver is missing: the keys of [modulator] have no effect without it")
+            raise ValueError(
+                "modulator.driver is missing: the keys of [modulator] have no effect without it"
+            )
         return self
 
     @model_validator(mode="after")
     def _record_policy_records(self) -> Self:
         if self.policy.mode is Policy.RECORD and not (self.record.enabled and self.record.raw):
             raise ValueError(
-                'policy.mode = "record" promises every raw snapshot: it needs record.enabled and record.raw'
+                'policy.mode = "record" promises every raw snapshot: it needs record.enabled and '
+                "record.raw"
             )
         return self
 
@@ -138,15 +158,23 @@ class Rig(Section):
 
         Loading it gives an equal rig, except for the secrets, which are empty.
         """
-        note = "# Overridden by the environment: " + ", ".join(self.overridden) + "\n\n" if self.overridden else ""
-        return note + "\n".join(table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields)
+        note = (
+            "# Overridden by the environment: " + ", ".join(self.overridden) + "\n\n"
+            if self.overridden
+            else ""
+        )
+        return note + "\n".join(
+            table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields
+        )
 
 
 def _plain(section: Section) -> dict[str, object]:
     """Return the set values of a section, with secrets blanked."""
     values = section.model_dump(exclude_none=True)
     fields = type(section).model_fields
-    return {name: "" if has_mark(fields[name], "secret") else value for name, value in values.items()}
+    return {
+        name: "" if has_mark(fields[name], "secret") else value for name, value in values.items()
+    }
 
 
 def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
@@ -157,17 +185,27 @@ def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
     if rig.preview.enabled and rig.preview.port:
         yield "preview.port", rig.preview.host.lower(), rig.preview.port
     if rig.health.enabled:
-        nodes = [("acquire", 0), ("sink", 0), *(("reconstruct", index) for index in range(rig.reconstruct.nodes))]
+        nodes = [
+            ("acquire", 0),
+            ("sink", 0),
+            *(("reconstruct", index) for index in range(rig.reconstruct.nodes)),
+        ]
         for kind, index in nodes:
             if port := rig.health.port(kind, index):
-                yield f"health.{kind}_port" + (f" (node {index})" if index else ""), rig.health.host.lower(), port
+                yield (
+                    f"health.{kind}_port" + (f" (node {index})" if index else ""),
+                    rig.health.host.lower(),
+                    port,
+                )
 
 
 def _remote_addresses(rig: Rig) -> list[str]:
     """Return the names of the ``[network]`` addresses that other machines can reach."""
     names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
     tcp = {name: tcp_address(rig.network.listening(name)) for name in names}
-    return [name for name, address in tcp.items() if address is not None and not is_loopback(address[0])]
+    return [
+        name for name, address in tcp.items() if address is not None and not is_loopback(address[0])
+    ]
 
 
 def _collide(one: tuple[str, int], other: tuple[str, int]) -> bool:

@@ -10,7 +10,9 @@ from pydantic import BaseModel
 from sci_stream.parameters import Kind, Parameter, Value
 
 
-def declare(model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = ()) -> Parameter:
+def declare(
+    model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = ()
+) -> Parameter:
     """Declare a field of a model as a parameter, with its range and description.
 
     Parameters
@@ -21,7 +23,9 @@ def declare(model: type[BaseModel], field: str, value: Value, *, choices: tuple[
         Valid values of a choice; by default those of the field's type.
     """
     info = model.model_fields[field]
-    options = choices or tuple(str(option) for option in get_args(info.annotation) if isinstance(option, str))
+    options = choices or tuple(
+        str(option) for option in get_args(info.annotation) if isinstance(option, str)
+    )
     ends: dict[str, float] = {}
     for bound in info.metadata:
         if isinstance(bound, annotated_types.Ge):
@@ -35,4 +39,6 @@ def declare(model: type[BaseModel], field: str, value: Value, *, choices: tuple[
         kind, ends = "choice", {}
     elif isinstance(value, int):
         kind = "integer"
-    return Parameter(field, kind, value, ends.get("low"), ends.get("high"), options, info.description or "")
+    return Parameter(
+        field, kind, value, ends.get("low"), ends.get("high"), options, info.description or ""
+    )

@@ -1,7 +1,7 @@
 """Write values as TOML; the standard library only reads it.
 
-Tables, and single values on one line, as error messages and ``--set`` need them; packages that write TOML write
-documents only, with one line per entry of an array.
+Tables, and single values on one line, as error messages and ``--set`` need them; packages that
+write TOML write documents only, with one line per entry of an array.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(value_text(entry) for entry in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key_text(key)} = {value_text(entry)}" for key, entry in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key_text(key)} = {value_text(entry)}" for key, entry in value.items())
+            + "}"
+        )
     return _scalar_text(value.value if isinstance(value, enum.Enum) else value)
 
 
@@ -38,7 +42,8 @@ def _scalar_text(value: object) -> str:
         case int() | float():
             return repr(value)
         case str() | Path():
-            # The escapes of JSON are valid TOML; TOML also requires DEL to be escaped, which JSON does not.
+            # The escapes of JSON are valid TOML; TOML also requires DEL to be escaped, which JSON
+            # does not.
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case datetime.date() | datetime.time():  # a datetime is a date
             return value.isoformat()
@@ -48,6 +53,10 @@ def _scalar_text(value: object) -> str:
 def table_text(name: str, table: Mapping[str, object]) -> str:
     """Return a table and its sub-tables, ending in a line feed."""
     inner = {key: entry for key, entry in table.items() if isinstance(entry, Mapping)}
-    lines = [f"{key_text(key)} = {value_text(entry)}" for key, entry in table.items() if key not in inner]
+    lines = [
+        f"{key_text(key)} = {value_text(entry)}" for key, entry in table.items() if key not in inner
+    ]
     text = "\n".join([f"[{name}]", *lines]) + "\n"
-    return text + "".join("\n" + table_text(f"{name}.{key_text(key)}", entry) for key, entry in inner.items())
+    return text + "".join(
+        "\n" + table_text(f"{name}.{key_text(key)}", entry) for key, entry in inner.items()
+    )

@@ -1,4 +1,6 @@
-"""Assign snapshots to reconstruct nodes: credit, blocks, redelivery, and drops when all nodes are busy."""
+"""Assign snapshots to reconstruct nodes: credit, blocks, redelivery, and drops when all nodes are
+busy.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 3
-"""A snapshot that this many nodes held when they failed is given up: it may be the cause of the failures."""
+"""A snapshot that this many nodes held when they failed is given up: it may be the cause of the
+failures."""
 
 
 @dataclass(slots=True)
 class Entry(Generic[T]):
-    """A queued or assigned snapshot; ``attempts`` counts assignments, a ``promised`` one is not dropped for others."""
+    """A queued or assigned snapshot; ``attempts`` counts assignments, a ``promised`` one is not
+    dropped for others.
+    """
 
     seq: int
     item: T
@@ -36,9 +41,10 @@ class _Node(Generic[T]):
 class DispatchQueue(Generic[T]):
     """Bounded queue in front of the reconstruct nodes.
 
-    A node may hold at most its credit. Consecutive snapshots go to one node in blocks, so that it can start warm; an
-    idle node takes over a block whose own node has no credit left while snapshots are queued. When the queue is full,
-    the oldest queued snapshot is dropped, except redelivered ones: those were promised to a node already.
+    A node may hold at most its credit. Consecutive snapshots go to one node in blocks, so that it
+    can start warm; an idle node takes over a block whose own node has no credit left while
+    snapshots are queued. When the queue is full, the oldest queued snapshot is dropped, except
+    redelivered ones: those were promised to a node already.
 
     At most ``capacity`` snapshots are queued; ``block`` consecutive ones go to one node.
     """
@@ -68,7 +74,9 @@ class DispatchQueue(Generic[T]):
             self._nodes[name] = _Node(credit)
 
     def leave(self, name: str) -> list[Entry[T]]:
-        """Remove a node and requeue its entries, in order of seq; return the entries that are given up."""
+        """Remove a node and requeue its entries, in order of seq; return the entries that are given
+        up.
+        """
         node = self._nodes.pop(name, None)
         self._owner = {block: owner for block, owner in self._owner.items() if owner != name}
         if node is None:
@@ -76,7 +84,9 @@ class DispatchQueue(Generic[T]):
         return [entry for entry in node.in_flight.values() if not self._requeue(entry)]
 
     def recall(self, name: str) -> None:
-        """Requeue the entries of a node without counting an attempt: a node may have lost them with its connection."""
+        """Requeue the entries of a node without counting an attempt: a node may have lost them with
+        its connection.
+        """
         node = self._nodes.get(name)
         if node is not None:
             for entry in node.in_flight.values():
@@ -107,9 +117,12 @@ class DispatchQueue(Generic[T]):
         A ``promised`` snapshot was assigned by an earlier process of the node: it is never dropped.
         """
         self.redelivered += promised
-        bisect.insort(self._waiting, Entry(seq, item, int(promised), promised), key=lambda entry: entry.seq)
+        bisect.insort(
+            self._waiting, Entry(seq, item, int(promised), promised), key=lambda entry: entry.seq
+        )
         out: list[Entry[T]] = []
-        # The oldest goes first: a live view wants the newest, and the oldest has the least left to warm-start.
+        # The oldest goes first: a live view wants the newest, and the oldest has the least left to
+        # warm-start.
         while len(self._waiting) > self._capacity:
             oldest = next((entry for entry in self._waiting if not entry.promised), None)
             if oldest is None:
@@ -119,10 +132,12 @@ class DispatchQueue(Generic[T]):
         return out
 
     def drop_stale(self, is_stale: Callable[[T], bool]) -> list[Entry[T]]:
-        """If a node has credit and the oldest snapshot is stale, drop all but the newest, one for each node.
+        """If a node has credit and the oldest snapshot is stale, drop all but the newest, one for
+        each node.
 
-        Returns those that are dropped; redelivered ones are not. The nodes then get consecutive snapshots again, which
-        start warm, where dropping the stale ones alone would leave a gap before each.
+        Returns those that are dropped; redelivered ones are not. The nodes then get consecutive
+        snapshots again, which start warm, where dropping the stale ones alone would leave a gap
+        before each.
         """
         if not any(node.free > 0 for node in self._nodes.values()):
             return []
@@ -133,8 +148,12 @@ class DispatchQueue(Generic[T]):
         return out
 
     def assign(self) -> tuple[str, Entry[T]] | None:
-        """Assign one snapshot: (node, entry), or None if none can be assigned now. Call until None."""
-        # Owners first: a takeover costs a warm start, so it is considered only for entries that no owner can take.
+        """Assign one snapshot: (node, entry), or None if none can be assigned now.
+
+        Call until None.
+        """
+        # Owners first: a takeover costs a warm start, so it is considered only for entries that no
+        # owner can take.
         for rule in (self._owner_or_new, self._takeover):
             for index, entry in enumerate(self._waiting):
                 name = rule(entry.seq // self._block)
@@ -146,10 +165,13 @@ class DispatchQueue(Generic[T]):
         return None
 
     def done(self, name: str, seq: int) -> bool:
-        """Remove a snapshot that the sink has stored, wherever it is; return False if it was unknown."""
+        """Remove a snapshot that the sink has stored, wherever it is; return False if it was
+        unknown.
+        """
         node = self._nodes.get(name)
         known = node is not None and node.in_flight.pop(seq, None) is not None
-        # A node presumed lost may still deliver: then the copy that another node holds is not needed either.
+        # A node presumed lost may still deliver: then the copy that another node holds is not
+        # needed either.
         for other in self._nodes.values():
             known = other.in_flight.pop(seq, None) is not None or known
         others = [entry for entry in self._waiting if entry.seq != seq]
@@ -170,7 +192,10 @@ class DispatchQueue(Generic[T]):
 
     def clear(self) -> list[Entry[T]]:
         """Remove and return everything, queued and in flight: the time to drain is over."""
-        out = [*self._waiting, *(entry for node in self._nodes.values() for entry in node.in_flight.values())]
+        out = [
+            *self._waiting,
+            *(entry for node in self._nodes.values() for entry in node.in_flight.values()),
+        ]
         self._waiting = []
         for node in self._nodes.values():
             node.in_flight.clear()
@@ -189,7 +214,9 @@ class DispatchQueue(Generic[T]):
         return [name for name, node in self._nodes.items() if node.free > 0 and not node.in_flight]
 
     def _owner_or_new(self, block: int) -> str | None:
-        """Return the block's node if it has credit; for a new block the previous one's if idle, an idle one, or any."""
+        """Return the block's node if it has credit; for a new block the previous one's if idle, an
+        idle one, or any.
+        """
         owner = self._owner.get(block)
         if owner is not None:
             return owner if self._nodes[owner].free > 0 else None
@@ -207,14 +234,18 @@ class DispatchQueue(Generic[T]):
     def _takeover(self, block: int) -> str | None:
         """Return an idle node for a block whose own node leaves two or more snapshots queued."""
         idle = self._idle()
-        # A single queued snapshot will go to its own node at the next credit: worth more than a cold start elsewhere.
+        # A single queued snapshot will go to its own node at the next credit: worth more than a
+        # cold start elsewhere.
         if not idle or sum(entry.seq // self._block == block for entry in self._waiting) < 2:
             return None
         self._owner[block] = idle[0]
         return idle[0]
 
     def _forget_blocks(self) -> None:
-        # A series has millions of blocks; redelivery reaches back a few. Pruning in bulk keeps this off the hot path.
+        # A series has millions of blocks; redelivery reaches back a few. Pruning in bulk keeps this
+        # off the hot path.
         if len(self._owner) > 64:
             newest = max(self._owner)
-            self._owner = {block: owner for block, owner in self._owner.items() if block > newest - 32}
+            self._owner = {
+                block: owner for block, owner in self._owner.items() if block > newest - 32
+            }

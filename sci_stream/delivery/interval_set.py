@@ -9,8 +9,8 @@ from collections.abc import Iterable
 class IntervalSet:
     """Set of non-negative integers that arrive nearly in order.
 
-    Stored as runs of consecutive numbers: memory grows with the number of gaps, not of snapshots. ``runs`` are the
-    first members, as [start, stop), ascending and apart; ValueError otherwise.
+    Stored as runs of consecutive numbers: memory grows with the number of gaps, not of snapshots.
+    ``runs`` are the first members, as [start, stop), ascending and apart; ValueError otherwise.
     """
 
     def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
@@ -58,7 +58,9 @@ class IntervalSet:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Runs of consecutive numbers, as [start, stop), ascending, as the constructor takes them."""
+        """Runs of consecutive numbers, as [start, stop), ascending,
+        as the constructor takes them.
+        """
         return list(zip(self._starts, self._stops, strict=True))
 
     def missing(self, end: int, limit: int = 20) -> list[int]:

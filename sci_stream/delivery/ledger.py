@@ -1,4 +1,6 @@
-"""The conservation ledger: acquired = reconstructed + raw_only + not_kept + Σ dropped[reason], to the snapshot."""
+"""The conservation ledger: acquired = reconstructed + raw_only + not_kept + Σ dropped[reason], to
+the snapshot.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class Outcome(enum.StrEnum):
 
 
 class DropReason(enum.StrEnum):
-    """Why a snapshot was neither reconstructed nor kept raw. The list is complete; the ledger counts each reason."""
+    """Why a snapshot was neither reconstructed nor kept raw.
+
+    The list is complete; the ledger counts each reason.
+    """
 
     RING_FULL = "ring_full"
     """The memory for unacknowledged snapshots was used up."""
@@ -33,7 +38,8 @@ class DropReason(enum.StrEnum):
     NODE_FAILURES = "node_failures"
     """Every reconstruct node that received it failed or was lost."""
     RECONSTRUCT_FAILED = "reconstruct_failed"
-    """Reconstruct nodes reported errors for it as often as it may be sent; their logs have the cause."""
+    """Reconstruct nodes reported errors for it as often as it may be sent; their logs have the
+    cause."""
     DRAIN_TIMEOUT = "drain_timeout"
     """It was still queued when the time to drain ran out."""
     ACQUIRE_LOST = "acquire_lost"
@@ -45,10 +51,12 @@ class DropReason(enum.StrEnum):
     LOST_IN_CRASH = "lost_in_crash"
     """`repair` found its row without an outcome: the sink crashed before the row was flushed."""
     OTHER = "other"
-    """A reason that is not in this list, when more than `MAX_REASONS` different ones have been counted."""
+    """A reason that is not in this list, when more than `MAX_REASONS` different ones have been
+    counted."""
 
 
-# The stored ledger has a fixed size (`LEDGER_BYTES`): a faulty node that invents reasons must not overflow it.
+# The stored ledger has a fixed size (`LEDGER_BYTES`): a faulty node that invents reasons must not
+# overflow it.
 MAX_REASONS = 32
 """Different reasons that a ledger counts, so that the account always fits the recording."""
 
@@ -57,9 +65,11 @@ _REASONS = frozenset(DropReason)
 
 
 class LedgerCounts(TypedDict, total=False):
-    """The counts of a `Ledger` at one moment, ``dropped`` by reason: in status, recording and summary.
+    """The counts of a `Ledger` at one moment, ``dropped`` by reason: in status, recording and
+    summary.
 
-    Ledgers of older recordings may lack some; ``repaired`` marks one that `repair` counted from the rows.
+    Ledgers of older recordings may lack some; ``repaired`` marks one that `repair` counted from the
+    rows.
     """
 
     acquired: int
@@ -77,20 +87,26 @@ class LedgerCounts(TypedDict, total=False):
 
 
 def outcomes_in_words(ledger: LedgerCounts) -> str:
-    """Return the outcomes in a ledger as a sum, such as ``12 reconstructed + 1 dropped (queue_full)``."""
+    """Return the outcomes in a ledger as a sum, such as ``12 reconstructed + 1 dropped
+    (queue_full)``.
+    """
     counts = {"reconstructed": ledger["reconstructed"], "raw only": ledger["raw_only"]}
     counts |= {"not kept": ledger.get("not_kept", 0)}
     counts |= {f"dropped ({reason})": count for reason, count in ledger["dropped"].items()}
-    return " + ".join(f"{count} {word}" for word, count in counts.items() if count or word == "reconstructed")
+    return " + ".join(
+        f"{count} {word}" for word, count in counts.items() if count or word == "reconstructed"
+    )
 
 
 @dataclass
 class LedgerState:
-    """The state of a `Ledger`, which another process can continue; its size depends on the gaps, not on the snapshots.
+    """The state of a `Ledger`, which another process can continue; its size depends on the gaps,
+    not on the snapshots.
 
-    ``settled`` are runs of sequence numbers with an outcome, as [start, stop); ``highest`` the highest of them, −1 for
-    none; ``announced`` the number acquired, as last reported. Two counts are kept next to the sum: ``camera_missed``,
-    frames that were never acquired, and ``unrecorded``, reconstructions that came while nothing was being recorded.
+    ``settled`` are runs of sequence numbers with an outcome, as [start, stop); ``highest`` the
+    highest of them, −1 for none; ``announced`` the number acquired, as last reported. Two counts
+    are kept next to the sum: ``camera_missed``, frames that were never acquired, and
+    ``unrecorded``, reconstructions that came while nothing was being recorded.
     """
 
     settled: list[tuple[int, int]] = field(default_factory=list)
@@ -105,10 +121,13 @@ class LedgerState:
 
 
 class Ledger(LedgerState):
-    """Account of one series, kept at the sink; continues a ``state``. Raises ValueError if that is inconsistent.
+    """Account of one series, kept at the sink; continues a ``state``.
 
-    The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
-    outcome yet is in flight. `check` compares with the total that the acquire node reports.
+    Raises ValueError if that is inconsistent.
+
+    The first outcome of a sequence number counts; later ones are duplicates. What has been acquired
+    but has no outcome yet is in flight. `check` compares with the total that the acquire node
+    reports.
     """
 
     def __init__(self, state: LedgerState | None = None) -> None:
@@ -116,7 +135,10 @@ class Ledger(LedgerState):
         self.outcomes = dict.fromkeys(Outcome, 0) | self.outcomes
         self._settled = IntervalSet(self.settled)
         if len(self._settled) != sum(self.outcomes.values()):
-            raise ValueError(f"{len(self._settled)} snapshots are settled, with {sum(self.outcomes.values())} outcomes")
+            raise ValueError(
+                f"{len(self._settled)} snapshots are settled, with {sum(self.outcomes.values())} "
+                "outcomes"
+            )
         self._total: int | None = None
 
     def state(self) -> LedgerState:
@@ -159,10 +181,11 @@ class Ledger(LedgerState):
         self._total = acquired
 
     def expects(self, seq: int, ahead: int) -> bool:
-        """Return whether a snapshot with this number can exist: at most ``ahead`` beyond those that are known.
+        """Return whether a snapshot with this number can exist: at most ``ahead`` beyond those that
+        are known.
 
-        Known are those reported by the acquire node and those that were settled, but only while it has reported none:
-        otherwise each invalid number would admit a larger one.
+        Known are those reported by the acquire node and those that were settled, but only while it
+        has reported none: otherwise each invalid number would admit a larger one.
         """
         if self._total is not None:
             return seq < self._total
@@ -195,7 +218,11 @@ class Ledger(LedgerState):
                 hint="The acquire node was lost or stopped hard; the recording is readable.",
             )
         missing = self._settled.missing(self._total)
-        beyond = [seq for start, stop in self._settled.runs for seq in range(max(start, self._total), stop)[:20]]
+        beyond = [
+            seq
+            for start, stop in self._settled.runs
+            for seq in range(max(start, self._total), stop)[:20]
+        ]
         named = f"; without one, for example: {missing}" if missing else ""
         named += f"; beyond the end of the series: {beyond[:20]}" if beyond else ""
         raise LedgerError(

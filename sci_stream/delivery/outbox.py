@@ -13,8 +13,9 @@ Frames = Sequence[bytes | memoryview]
 class Outbox(Generic[K]):
     """Messages kept until they are acknowledged, in order.
 
-    At-least-once delivery: whenever delivery is uncertain (after a reconnection, a restart of the peer, or no progress
-    for ``patience_s``) all messages are resent, and the receiver recognises duplicates.
+    At-least-once delivery: whenever delivery is uncertain (after a reconnection, a restart of the
+    peer, or no progress for ``patience_s``) all messages are resent, and the receiver recognises
+    duplicates.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -31,10 +32,13 @@ class Outbox(Generic[K]):
         return key in self._messages
 
     def put(self, key: K, frames: Frames, now_s: float, *, first: bool = False) -> None:
-        """Add a message to send, ahead of all others if ``first``; a message with a known key is ignored."""
+        """Add a message to send, ahead of all others if ``first``; a message with a known key is
+        ignored.
+        """
         if key in self._messages:
             return
-        # An idle outbox makes no progress: patience starts with the first message, not with the last acknowledgement.
+        # An idle outbox makes no progress: patience starts with the first message, not with the
+        # last acknowledgement.
         if not self._messages:
             self._progress_s = now_s
         self._messages[key] = frames
@@ -44,7 +48,9 @@ class Outbox(Generic[K]):
             self._unsent.move_to_end(key, last=False)
 
     def due(self) -> Iterator[tuple[K, Frames]]:
-        """Yield the messages to send, oldest first; each counts as sent once the next one is requested."""
+        """Yield the messages to send, oldest first; each counts as sent once the next one is
+        requested.
+        """
         while self._unsent:
             key = next(iter(self._unsent))
             yield key, self._messages[key]
@@ -65,7 +71,9 @@ class Outbox(Generic[K]):
         self._progress_s = now_s
 
     def still_sending(self, seen_s: float) -> None:
-        """Record when the connection last moved bytes: a slow one is making progress without acknowledgements."""
+        """Record when the connection last moved bytes: a slow one is making progress without
+        acknowledgements.
+        """
         self._progress_s = max(self._progress_s, seen_s)
 
     def stalled(self, now_s: float) -> bool:

@@ -27,7 +27,8 @@ class TokenBucket:
 
     def take(self, now_s: float, tokens: float = 1) -> bool:
         """Take a token, or several; False if there are not enough."""
-        # max(): a caller may pass times slightly out of order; the bucket must not lose tokens to that.
+        # max(): a caller may pass times slightly out of order; the bucket must not lose tokens to
+        # that.
         filled = self._tokens + max(0.0, now_s - self._filled_s) * self._per_s
         self._tokens, self._filled_s = min(self._burst, filled), now_s
         if self._tokens < tokens:
@@ -45,7 +46,9 @@ class TokenBucket:
 
 
 class KeyedRateLimiter(Generic[K]):
-    """One bucket per peer, for ``max_peers`` recent peers; others share one, so that invented names gain nothing."""
+    """One bucket per peer, for ``max_peers`` recent peers; others share one, so that invented names
+    gain nothing.
+    """
 
     def __init__(self, per_s: float, burst: float, max_peers: int = _MAX_PEERS) -> None:
         self._per_s = per_s
@@ -72,6 +75,8 @@ class KeyedRateLimiter(Generic[K]):
         if len(self._buckets) >= self._max_peers:
             oldest, bucket = next(iter(self._buckets.items()))
             if not bucket.full(now_s):
-                return self._others  # removing it would refill it: a peer could evict itself by inventing names
+                return (
+                    self._others
+                )  # removing it would refill it: a peer could evict itself by inventing names
             del self._buckets[oldest]
         return self._buckets.setdefault(peer, TokenBucket(self._per_s, self._burst))

@@ -8,9 +8,11 @@ T = TypeVar("T")
 
 
 class ReorderBuffer(Generic[T]):
-    """Release items in order of seq; stop waiting for a missing one after a time or a number of held items.
+    """Release items in order of seq; stop waiting for a missing one after a time or a number of
+    held items.
 
-    At most ``window`` items are held back, each for at most ``patience_s``; one more releases up to the oldest.
+    At most ``window`` items are held back, each for at most ``patience_s``; one more releases up to
+    the oldest.
     """
 
     def __init__(self, window: int, patience_s: float) -> None:
@@ -23,7 +25,10 @@ class ReorderBuffer(Generic[T]):
         self._skip: set[int] = set()
 
     def push(self, seq: int, item: T, now_s: float) -> list[T]:
-        """Add an item; return those to release now, in order. An item behind the released ones is left out."""
+        """Add an item; return those to release now, in order.
+
+        An item behind the released ones is left out.
+        """
         if seq < self._next:
             return []
         self._held[seq] = (now_s, item)
@@ -44,14 +49,17 @@ class ReorderBuffer(Generic[T]):
         return out
 
     def expire(self, now_s: float) -> list[T]:
-        """Return the items to release now: those in order, and those held for longer than the patience."""
+        """Return the items to release now: those in order, and those held for longer than the
+        patience.
+        """
         out: list[T] = []
         while True:
             if self._next in self._held:
                 out.append(self._held.pop(self._next)[1])
             elif self._next in self._skip:
                 self._skip.remove(self._next)
-            # Give up on the missing ones at once, not one by one: a lost node leaves a whole block missing.
+            # Give up on the missing ones at once, not one by one: a lost node leaves a whole block
+            # missing.
             elif self._held and self._must_jump(now_s):
                 self._next = min(self._held)
                 self._skip = {seq for seq in self._skip if seq >= self._next}

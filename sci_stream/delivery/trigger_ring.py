@@ -1,4 +1,6 @@
-"""Triggered recording: events, the conditions that cause them, and the ring of snapshots that are not decided yet."""
+"""Triggered recording: events, the conditions that cause them, and the ring of snapshots that are
+not decided yet.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ _CONDITION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a series, numbered from 1: snapshots exposed from ``first_ns`` to ``last_ns`` are kept.
+    """An event of a series, numbered from 1: snapshots exposed from ``first_ns`` to ``last_ns`` are
+    kept.
 
-    ``time_ns`` is the time of its trigger. All are Unix times of the acquire node's host. ``who`` triggered it, ``""``
-    for a condition.
+    ``time_ns`` is the time of its trigger. All are Unix times of the acquire node's host. ``who``
+    triggered it, ``""`` for a condition.
     """
 
     number: int
@@ -38,10 +41,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a ``figure`` of a snapshot, as ``text``: ``motion > 0.02, hold-off 5 s, at most 10``.
+    """A condition on a ``figure`` of a snapshot, as ``text``: ``motion > 0.02, hold-off 5 s, at
+    most 10``.
 
-    It triggers an event when it begins to hold, though not within ``hold_off_ns`` after its last one, and again when it
-    still holds after the end of that; at most ``max_events`` in a series, None for no limit.
+    It triggers an event when it begins to hold, though not within ``hold_off_ns`` after its last
+    one, and again when it still holds after the end of that; at most ``max_events`` in a series,
+    None for no limit.
     """
 
     text: str
@@ -57,21 +62,30 @@ class Condition:
         match = _CONDITION.fullmatch(text.strip())
         if match is None:
             raise ValueError(
-                f"{text!r} is no condition: expected motion, brightness, saturated, residual or chunk_NAME, < or >, a "
+                f"{text!r} is no condition: expected motion, brightness, saturated, residual or "
+                "chunk_NAME, < or >, a "
                 'number, and perhaps ", hold-off 5 s" and ", at most 10"'
             )
         figure, sign, threshold, hold_off_s, count = match.groups()
         most = None if count is None else int(count)
-        return cls(match[0], figure, sign == ">", float(threshold), round(float(hold_off_s or 0) * 1e9), most)
+        return cls(
+            match[0],
+            figure,
+            sign == ">",
+            float(threshold),
+            round(float(hold_off_s or 0) * 1e9),
+            most,
+        )
 
 
 @dataclass(slots=True)
 class TriggerState:
-    """The last ``events`` of a series, of which another process needs those that still keep snapshots.
+    """The last ``events`` of a series, of which another process needs those that still keep
+    snapshots.
 
-    Conditions were judged for the snapshots up to ``judged``: those of ``holding`` held for it; ``fired`` has the
-    number of their events and the time of the last one. ``delivered`` are snapshots whose video came, or none will,
-    before their raw counts are decided.
+    Conditions were judged for the snapshots up to ``judged``: those of ``holding`` held for it;
+    ``fired`` has the number of their events and the time of the last one. ``delivered`` are
+    snapshots whose video came, or none will, before their raw counts are decided.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -85,12 +99,13 @@ class TriggerState:
 class EventRing:
     """Decides which snapshots are kept, in the order in which they arrive; pure, without a clock.
 
-    An event covers snapshots from ``before_ns`` before its trigger to ``after_ns`` after it, and is triggered no
-    earlier than the newest snapshot. A snapshot is kept as soon as an event covers it. It is not kept once it is older
-    than the newest by more than ``before_ns``, so that no later event can cover it, or if undecided ones take more than
-    ``max_bytes``.
+    An event covers snapshots from ``before_ns`` before its trigger to ``after_ns`` after it, and is
+    triggered no earlier than the newest snapshot. A snapshot is kept as soon as an event covers it.
+    It is not kept once it is older than the newest by more than ``before_ns``, so that no later
+    event can cover it, or if undecided ones take more than ``max_bytes``.
 
-    Decisions depend only on times and events: with the same ``state`` they are the same in another process.
+    Decisions depend only on times and events: with the same ``state`` they are the same in another
+    process.
     """
 
     before_ns: int
@@ -106,7 +121,9 @@ class EventRing:
     _decided: list[tuple[int, bool]] = field(default_factory=list, init=False)
     _ended: bool = field(default=False, init=False)
 
-    def add(self, seq: int, time_ns: int, n_bytes: int, figures: Mapping[str, float]) -> Event | None:
+    def add(
+        self, seq: int, time_ns: int, n_bytes: int, figures: Mapping[str, float]
+    ) -> Event | None:
         """Add a snapshot; return the event that its figures trigger."""
         self._newest = max(self._newest, (seq, time_ns))
         event = None
@@ -142,12 +159,16 @@ class EventRing:
             if value is None:
                 continue
             begins = condition.text not in holding
-            if not (value > condition.threshold if condition.is_above else value < condition.threshold):
+            if not (
+                value > condition.threshold if condition.is_above else value < condition.threshold
+            ):
                 holding.discard(condition.text)
                 continue
             holding.add(condition.text)
             count, last_ns = self.state.fired.get(condition.text, (0, 0))
-            quiet_ns = condition.hold_off_ns if begins else max(condition.hold_off_ns, self.after_ns + 1)
+            quiet_ns = (
+                condition.hold_off_ns if begins else max(condition.hold_off_ns, self.after_ns + 1)
+            )
             is_due = not count or self._newest[1] >= last_ns + quiet_ns
             if is_due and (condition.max_events is None or count < condition.max_events):
                 self.state.fired[condition.text] = count + 1, self._newest[1]
@@ -155,10 +176,14 @@ class EventRing:
         return triggered
 
     def trigger(self, time_ns: int, cause: str, who: str = "") -> Event:
-        """Begin an event at this time, at the earliest that of the newest snapshot: earlier ones may be decided."""
+        """Begin an event at this time, at the earliest that of the newest snapshot: earlier ones
+        may be decided.
+        """
         time_ns, events = max(time_ns, self._newest[1]), self.state.events
         number = events[-1].number + 1 if events else 1
-        event = Event(number, time_ns, time_ns - self.before_ns, time_ns + self.after_ns, cause, who)
+        event = Event(
+            number, time_ns, time_ns - self.before_ns, time_ns + self.after_ns, cause, who
+        )
         events.append(event)
         for seq in [seq for seq, (at_ns, _) in self._undecided.items() if event.covers(at_ns)]:
             self._decide(seq, is_kept=True)
@@ -170,6 +195,8 @@ class EventRing:
         self._evict()
 
     def decisions(self) -> list[tuple[int, bool]]:
-        """Return the numbers of the snapshots decided since the last call, and whether they are kept."""
+        """Return the numbers of the snapshots decided since the last call, and whether they are
+        kept.
+        """
         decided, self._decided = self._decided, []
         return decided

@@ -28,9 +28,11 @@ class ImportOptions:
     reverse
         Reverse the order: the last mask is shown first.
     dark, white
-        Files with frames to subtract and to divide by; without white, masks are divided by their maximum.
+        Files with frames to subtract and to divide by; without white, masks are divided by their
+        maximum.
     full_scale_dn
-        DN of one frame of brightness 1 through an open mask; None: a white scene just fills the range.
+        DN of one frame of brightness 1 through an open mask; None: a white scene just fills the
+        range.
     black_level_dn
         Black level of the snapshots to be reconstructed; None for the median of ``dark``, else 0.
     bit_depth, read_noise_dn, gain_e_per_dn, bayer, camera_serial
@@ -54,11 +56,11 @@ class ImportOptions:
 def import_masks(path: Path, options: ImportOptions) -> Calibration:
     """Make a calibration from masks that were measured or published elsewhere.
 
-    The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask,
-    in the order of their names (2 before 10).
+    The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images,
+    one for each mask, in the order of their names (2 before 10).
 
-    Raises `FileFormatError` if the file cannot be read; `CalibrationError` or `InputError` if the content is not a
-    stack of masks, or the options do not fit it.
+    Raises `FileFormatError` if the file cannot be read; `CalibrationError` or `InputError` if the
+    content is not a stack of masks, or the options do not fit it.
     """
     stored = read_one(path, MASKS, "masks", options.variable, as_stored=options.axis is not None)
     masks = _frames_first(path, stored, options.axis).astype(np.float32)
@@ -107,12 +109,16 @@ def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
 
 
 def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
-    """Read a single frame: an array, or the mean of the pages of an image or the images of a folder."""
+    """Read a single frame: an array, or the mean of the pages of an image or the images of a
+    folder.
+    """
     if path is None:
         return None
     array = read_one(path, ("frame", "dark", "white"), "frame")
     means = (array.mean(axis) for axis in range(3)) if array.ndim == 3 else iter((array,))
     frame = next((mean for mean in means if mean.shape == shape), array)
     if frame.shape != shape:
-        raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)
+        raise CalibrationError(
+            f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape
+        )
     return frame.astype(np.float32)

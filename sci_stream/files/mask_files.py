@@ -19,16 +19,19 @@ _PER_IMAGE = 24
 def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -> None:
     """Write masks, (B, H, W) uint8 of 0 and 255.
 
-    ``npy``: one array, as a rig reads it; ``png``: a folder of images, one for each mask; ``alp``: raw bytes, one a
-    pixel, as EasyProj and ``AlpSeqPut`` take them; ``dlp``: a folder of 24-bit images of 24 masks each, as the GUI of
-    DLPC900 takes them: green has masks 0 to 7, red 8 to 15, blue 16 to 23.
+    ``npy``: one array, as a rig reads it; ``png``: a folder of images, one for each mask; ``alp``:
+    raw bytes, one a pixel, as EasyProj and ``AlpSeqPut`` take them; ``dlp``: a folder of 24-bit
+    images of 24 masks each, as the GUI of DLPC900 takes them: green has masks 0 to 7, red 8 to 15,
+    blue 16 to 23.
 
     Raises `ConfigError` if the form is unknown, `StorageError` as `complete_output`.
     """
     if form not in FORMS:
         raise ConfigError("Unknown form of masks", expected=", ".join(FORMS), got=repr(form))
     name = {"png": "mask", "dlp": "image"}.get(form)
-    with complete_output(path, replace=replace, folder=rf"{name}-\d{{3,}}\.png" if name else "") as partial:
+    with complete_output(
+        path, replace=replace, folder=rf"{name}-\d{{3,}}\.png" if name else ""
+    ) as partial:
         if form == "npy":
             with partial.open("wb") as file:
                 np.save(file, masks)
@@ -36,7 +39,11 @@ def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -
             partial.write_bytes(masks.tobytes())
         else:
             partial.mkdir()
-            images = list(masks) if form == "png" else [_packed(masks[at:]) for at in range(0, len(masks), _PER_IMAGE)]
+            images = (
+                list(masks)
+                if form == "png"
+                else [_packed(masks[at:]) for at in range(0, len(masks), _PER_IMAGE)]
+            )
             for index, image in enumerate(images):
                 (partial / f"{name}-{index:03}.png").write_bytes(encode_png(image))
 

@@ -1,9 +1,9 @@
 """Read numeric arrays from MATLAB files of version 5 to 7.3, bounds-checked.
 
-SciPy's reader indexes C tables with type codes from the file and crashes the process if they are damaged; a node
-must survive a damaged file. The format up to version 7: a header of 128 bytes, then elements of (type, size, data),
-some compressed; a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks,
-chapter 1). Version 7.3 is HDF5.
+SciPy's reader indexes C tables with type codes from the file and crashes the process if they are
+damaged; a node must survive a damaged file. The format up to version 7: a header of 128 bytes, then
+elements of (type, size, data), some compressed; a matrix is an element of elements: flags,
+dimensions, name, values ("MAT-File Format", MathWorks, chapter 1). Version 7.3 is HDF5.
 """
 
 from __future__ import annotations
@@ -23,19 +23,42 @@ _MATRIX, _COMPRESSED = 14, 15
 _COMPLEX_FLAG = 0x0800
 
 # Element types of numbers; the values of a matrix may be stored in a smaller type than its class.
-_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+_STORED = {
+    1: "i1",
+    2: "u1",
+    3: "i2",
+    4: "u2",
+    5: "i4",
+    6: "u4",
+    7: "f4",
+    9: "f8",
+    12: "i8",
+    13: "u8",
+}
 # Array classes of numbers; other classes are text, cells, structures and sparse matrices.
-_CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+_CLASSES = {
+    6: "f8",
+    7: "f4",
+    8: "i1",
+    9: "u1",
+    10: "i2",
+    11: "u2",
+    12: "i4",
+    13: "u4",
+    14: "i8",
+    15: "u8",
+}
 
 
 Element = tuple[int, memoryview]
 
 
 def read_arrays(content: bytes) -> dict[str, Array]:
-    """Return the variables that are arrays of real numbers with at least two dimensions, each in MATLAB's axis order.
+    """Return the variables that are arrays of real numbers with at least two dimensions, each in
+    MATLAB's axis order.
 
-    Raises ValueError if the content is not a MATLAB file or is damaged; `FileFormatError` if a variable is too large
-    for the memory or declares more than it stores.
+    Raises ValueError if the content is not a MATLAB file or is damaged; `FileFormatError` if a
+    variable is too large for the memory or declares more than it stores.
     """
     order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
     if order is None:
@@ -57,7 +80,9 @@ def _elements(data: memoryview, order: str) -> Iterator[Element]:
         if len(data) - at < 8:
             raise ValueError("cut off within an element's tag")
         code, size = struct.unpack_from(order + "II", data, at)
-        if code >> 16:  # a small element: type and size share one word, followed by up to four bytes of data
+        if (
+            code >> 16
+        ):  # a small element: type and size share one word, followed by up to four bytes of data
             code, size, begin, end = code & 0xFFFF, code >> 16, at + 4, at + 8
             if size > 4:
                 raise ValueError(f"a small element claims {size} bytes")
@@ -81,7 +106,9 @@ def _inflate(data: memoryview, order: str) -> Element:
         require_memory(size, "a compressed variable")
         require_ratio(size, len(data), "a compressed variable")
         content = stream.decompress(stream.unconsumed_tail, size) if size else b""
-        stream.decompress(stream.unconsumed_tail, 1)  # reads the end of the stream, and so verifies its checksum
+        stream.decompress(
+            stream.unconsumed_tail, 1
+        )  # reads the end of the stream, and so verifies its checksum
     except zlib.error as error:
         raise ValueError(f"a compressed variable is damaged ({error})") from error
     if len(content) != size or not stream.eof:

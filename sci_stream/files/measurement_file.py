@@ -1,4 +1,6 @@
-"""Read coded snapshots with their masks, and the truth if there is one, from files of any common format."""
+"""Read coded snapshots with their masks, and the truth if there is one, from files of any common
+format.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ import numpy as np
 
 from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
 from sci_stream.errors import InputError
-from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, VARIABLES, choose, find, read_all, read_one
+from sci_stream.files.arrays import (
+    MASKS,
+    MEASUREMENT,
+    TRUTH,
+    VARIABLES,
+    choose,
+    find,
+    read_all,
+    read_one,
+)
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import CALIBRATION_FORMAT, load_calibration
@@ -34,11 +45,13 @@ class Measurements:
     masks
         (B, H, W) on the scale of the file, or a calibration.
     truth
-        The true frames, None if unknown: an array of n·B frames (…, H, W) of the first n snapshots, or of all.
+        The true frames, None if unknown: an array of n·B frames (…, H, W) of the first n snapshots,
+        or of all.
     assumed
         Properties that the files do not state and their shapes or contents showed, a sentence each.
     is_mosaic
-        Whether a name says that the arrays are mosaics of a colour sensor, and no calibration names its colours.
+        Whether a name says that the arrays are mosaics of a colour sensor, and no calibration names
+        its colours.
     """
 
     y: Sequence[Array] | Array
@@ -56,10 +69,10 @@ def load_measurement(
 ) -> Measurements:
     """Read coded snapshots and their masks.
 
-    ``.mat`` (version 5 to 7.3), ``.npz`` and HDF5 files may hold everything, under names such as ``meas``,
-    ``measurement`` or ``y``; ``mask``, ``masks`` or ``phi``; ``orig``, ``truth``, ``gt`` or ``x``, alone or as a word
-    of a longer name. ``.npy``, TIFF, other images and folders of images hold one of them. A recording brings its
-    calibration.
+    ``.mat`` (version 5 to 7.3), ``.npz`` and HDF5 files may hold everything, under names such as
+    ``meas``, ``measurement`` or ``y``; ``mask``, ``masks`` or ``phi``; ``orig``, ``truth``, ``gt``
+    or ``x``, alone or as a word of a longer name. ``.npy``, TIFF, other images and folders of
+    images hold one of them. A recording brings its calibration.
 
     Parameters
     ----------
@@ -74,26 +87,32 @@ def load_measurement(
 
     Returns
     -------
-    Frames come first. Arrays with their frames last, or transposed, are turned where only this makes the sizes equal,
-    or, of several such ways, as y shows. Of more masks than frames, the first ones are used.
+    Frames come first. Arrays with their frames last, or transposed, are turned where only this
+    makes the sizes equal, or, of several such ways, as y shows. Of more masks than frames, the
+    first ones are used.
 
     Raises
     ------
     FileFormatError
         If a file cannot be read or holds something else.
     InputError
-        If no masks are given and ``path`` has none, or the sizes of the arrays cannot be made equal.
+        If no masks are given and ``path`` has none, or the sizes of the arrays cannot be made
+        equal.
 
     Examples
     --------
-    >>> data = sci_stream.load_measurement("kobe_cacti.mat")                            # doctest: +SKIP
-    >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)           # doctest: +SKIP
+    >>> data = sci_stream.load_measurement("kobe_cacti.mat")  # doctest: +SKIP
+    >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)  # doctest: +SKIP
     """
     path, names = Path(path), {**dict.fromkeys(_ROLES, ""), **(variables or {})}
     if unknown := names.keys() - _ROLES.keys():
-        raise InputError("Unknown variable", expected="y=NAME, masks=NAME or truth=NAME", got=", ".join(unknown))
+        raise InputError(
+            "Unknown variable", expected="y=NAME, masks=NAME or truth=NAME", got=", ".join(unknown)
+        )
     other_masks = None if masks is None else _read_masks(Path(masks), names["masks"])
-    other_truth = None if truth is None else read_one(Path(truth), TRUTH, "true frames", names["truth"])
+    other_truth = (
+        None if truth is None else read_one(Path(truth), TRUTH, "true frames", names["truth"])
+    )
     if _format_of(path) == RECORDING_FORMAT:
         return _recorded(path, other_masks, other_truth)
     arrays = read_all(path)
@@ -112,7 +131,9 @@ def load_measurement(
             hint=f"Name the file with the masks: --mask FILE; or the array. {VARIABLES}",
         )
     found_truth = content.get("truth") if other_truth is None else other_truth
-    mosaic = not isinstance(found_masks, Calibration) and any("bayer" in name.lower() for name in chosen.values())
+    mosaic = not isinstance(found_masks, Calibration) and any(
+        "bayer" in name.lower() for name in chosen.values()
+    )
     return _arranged(path, content["y"], found_masks, found_truth, is_mosaic=mosaic)
 
 
@@ -130,7 +151,9 @@ def _arranged(
         size, used = masks.shape[1:], _used(y if y.ndim == 2 else y[0], masks)
     y = y[np.newaxis] if y.ndim == 2 else y
     if truth is not None:
-        truth = _turned(truth, size, f"true frames of {path}", assumed) if truth.ndim <= 3 else truth
+        truth = (
+            _turned(truth, size, f"true frames of {path}", assumed) if truth.ndim <= 3 else truth
+        )
         frames = truth.size // (size[0] * size[1])
         if frames % len(used):
             if isinstance(masks, Calibration) or frames % len(y) or frames >= len(masks) * len(y):
@@ -150,14 +173,19 @@ def _arranged(
 def _paired(
     path: Path, y: Array, masks: Array, sizes: Sequence[tuple[int, ...]], assumed: list[str]
 ) -> tuple[Array, Array]:
-    """Return y and the masks in the orientation of both in which their sizes agree, or of several in one that fits.
+    """Return y and the masks in the orientation of both in which their sizes agree, or of several
+    in one that fits.
 
     One of these sizes is preferred, then the orientation that y has.
     """
     ways = [
         (note_y, note_masks, turned_y, turned_masks)
-        for (note_y, turned_y), (note_masks, turned_masks) in product(_orientations(y), _orientations(masks))
-        if turned_masks.ndim == 3 and turned_y.ndim in (2, 3) and turned_y.shape[-2:] == turned_masks.shape[1:]
+        for (note_y, turned_y), (note_masks, turned_masks) in product(
+            _orientations(y), _orientations(masks)
+        )
+        if turned_masks.ndim == 3
+        and turned_y.ndim in (2, 3)
+        and turned_y.shape[-2:] == turned_masks.shape[1:]
     ]
     if not ways:
         raise InputError(
@@ -177,7 +205,9 @@ def _paired(
 
 
 def _orientations(array: Array) -> Iterator[tuple[str, Array]]:
-    """Yield an array as it is, with its frames moved from the end to the front, and with its pictures transposed."""
+    """Yield an array as it is, with its frames moved from the end to the front, and with its
+    pictures transposed.
+    """
     yield "", array
     if array.ndim == 3:
         yield "have their frames last", np.moveaxis(array, -1, 0)

@@ -1,4 +1,6 @@
-"""Write video as a film, GIF, web page, OME-TIFF, OME-Zarr, NumPy or HDF5 array, or PNG pictures."""
+"""Write video as a film, GIF, web page, OME-TIFF, OME-Zarr, NumPy or HDF5 array,
+or PNG pictures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from sci_stream.recording.segments import require_space
 class VideoFormat(enum.StrEnum):
     """Format of a video; TIFF, Zarr, NumPy and HDF5 store its values, the others 8-bit pictures.
 
-    ``png`` is a folder of pictures, ``sheet`` a picture of a snapshot and its frames, ``html`` a page that plays them.
+    ``png`` is a folder of pictures, ``sheet`` a picture of a snapshot and its frames, ``html`` a
+    page that plays them.
     """
 
     MP4 = "mp4"
@@ -62,7 +65,8 @@ def format_of(path: Path, name: str = "") -> VideoFormat:
     if chosen is None:
         raise InputError(
             f"Cannot determine the format of {path}",
-            expected=f"a name ending in {', '.join(_BY_SUFFIX)}, or --as with one of {', '.join(VideoFormat)}",
+            expected=f"a name ending in {', '.join(_BY_SUFFIX)}, or --as with one of "
+            f"{', '.join(VideoFormat)}",
             got=path.suffix or "no suffix",
         )
     return chosen
@@ -72,11 +76,12 @@ def format_of(path: Path, name: str = "") -> VideoFormat:
 class VideoStack:
     """Video to write.
 
-    ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN; ``shape``
-    is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
-    of the frames of a snapshot and ``pixel_um``, µm, None if unknown. ``content`` names the values, ``notes`` are
-    further metadata. ``times_s`` are those of the frames after ``started``, an ISO 8601 time; both are empty where
-    unknown. Pages and sheets show ``first``, the first coded snapshot, (H, W) DN, if it is known, and pages the
+    ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1,
+    H, W), DN; ``shape`` is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None
+    for mono and for pictures, ``interval_s`` of the frames of a snapshot and ``pixel_um``, µm, None
+    if unknown. ``content`` names the values, ``notes`` are further metadata. ``times_s`` are those
+    of the frames after ``started``, an ISO 8601 time; both are empty where unknown. Pages and
+    sheets show ``first``, the first coded snapshot, (H, W) DN, if it is known, and pages the
     ``defects`` of the data. HDF5 has the ``report``, made at the end.
     """
 
@@ -115,24 +120,40 @@ class VideoStack:
     @property
     def labels(self) -> Iterator[str]:
         """Name of each frame: seq, and the number in its snapshot."""
-        return (f"{seq:08d}" if self.coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(self.shape[0]))
+        return (
+            f"{seq:08d}" if self.coded else f"{seq:08d}_{b:03d}"
+            for seq in self.seqs
+            for b in range(self.shape[0])
+        )
 
     def as_pictures(self, tone: ToneSettings) -> VideoStack:
         """Return the same as 8-bit pictures, (B, H, W) or (B, H, W, 3)."""
-        colour = not self.coded and (self.bayer is not None or tone.false_colour is not FalseColour.NONE)
+        colour = not self.coded and (
+            self.bayer is not None or tone.false_colour is not FalseColour.NONE
+        )
         pictures = (
-            render_counts(frames[0], tone.gamma)[np.newaxis] if self.coded else render(frames, self.bayer, tone)
+            render_counts(frames[0], tone.gamma)[np.newaxis]
+            if self.coded
+            else render(frames, self.bayer, tone)
             for frames in self.snapshots
         )
         shape = (*self.shape, 3) if colour else self.shape
-        return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8), content="8-bit pictures")
+        return replace(
+            self,
+            snapshots=pictures,
+            shape=shape,
+            dtype=np.dtype(np.uint8),
+            content="8-bit pictures",
+        )
 
     def in_colour(self) -> VideoStack:
         """Return the same with the mosaics of a colour sensor as RGB, (B, H, W, 3)."""
         if self.coded or self.bayer is None:
             return self
         bayer = self.bayer
-        colours = (demosaic_values(video, bayer).astype(self.dtype, copy=False) for video in self.snapshots)
+        colours = (
+            demosaic_values(video, bayer).astype(self.dtype, copy=False) for video in self.snapshots
+        )
         return replace(self, snapshots=colours, shape=(*self.shape, 3))
 
 
@@ -141,14 +162,21 @@ FOLDERS = {VideoFormat.ZARR: r"zarr\.json|0", VideoFormat.PNG: r"\d{8,}(_\d{3,})
 
 
 def write_video(
-    path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
+    path: Path,
+    video: VideoStack,
+    form: VideoFormat,
+    *,
+    tone: ToneSettings,
+    fps: float,
+    pictures: bool = False,
 ) -> None:
     """Write a video to a file or, for Zarr and PNG, a folder, whose suffix has no meaning.
 
-    ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
-    could store the values.
+    ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures
+    where the format could store the values.
 
-    Raises `ConfigError` if a library for the format is not installed; `StorageError` or OSError if writing fails.
+    Raises `ConfigError` if a library for the format is not installed; `StorageError` or OSError if
+    writing fails.
     """
     video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
     if video.colour and video.bayer:
@@ -167,7 +195,9 @@ def write_video(
 
 @dataclass(frozen=True, slots=True)
 class _Film:
-    """A film format of FFmpeg: container, encoder with its options, pixel formats of grey and of colour."""
+    """A film format of FFmpeg: container, encoder with its options, pixel formats of grey and of
+    colour.
+    """
 
     container: str
     encoder: str
@@ -181,15 +211,20 @@ _X264 = {"crf": "18", "preset": "veryfast"}
 _FILMS = {
     VideoFormat.MP4: _Film("mp4", "libx264", _X264, "yuv420p", "yuv420p"),
     VideoFormat.MKV: _Film("matroska", "libx264", _X264, "yuv420p", "yuv420p"),
-    VideoFormat.FFV1: _Film("matroska", "ffv1", {"level": "3", "slicecrc": "1", "g": "1"}, "gray", "bgr0"),
+    VideoFormat.FFV1: _Film(
+        "matroska", "ffv1", {"level": "3", "slicecrc": "1", "g": "1"}, "gray", "bgr0"
+    ),
     VideoFormat.GIF: _Film("gif", "gif", {}, "gray", "rgb8"),
 }
 # Denominator of the television rates, such as 30000/1001; players reject arbitrary fractions.
 _MAX_FPS_DENOMINATOR = 1001
 
 
-def write_film(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat) -> None:
-    """Write pictures, (H, W) grey or (H, W, 3) RGB and all of one size, as H.264, lossless FFV1 or GIF of 256 colours.
+def write_film(
+    path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat
+) -> None:
+    """Write pictures, (H, W) grey or (H, W, 3) RGB and all of one size, as H.264, lossless FFV1 or
+    GIF of 256 colours.
 
     H.264 repeats an odd last row or column.
 
@@ -205,12 +240,17 @@ def write_film(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float
                 grey = picture.ndim == 2
                 pixels = film.grey if grey else film.colour
                 unit = 2 if pixels == "yuv420p" else 1
-                edges = [(0, picture.shape[0] % unit), (0, picture.shape[1] % unit), (0, 0)][: picture.ndim]
+                edges = [(0, picture.shape[0] % unit), (0, picture.shape[1] % unit), (0, 0)][
+                    : picture.ndim
+                ]
                 image = np.ascontiguousarray(np.pad(picture, edges, mode="edge"))
                 if stream is None:
                     stream = container.add_stream(film.encoder, rate=rate, options=film.options)
                     stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
-                    stream.codec_context.time_base, stream.codec_context.thread_count = 1 / rate, 0  # of its choice
+                    stream.codec_context.time_base, stream.codec_context.thread_count = (
+                        1 / rate,
+                        0,
+                    )  # of its choice
                 frame = av.VideoFrame.from_ndarray(image, format="gray" if grey else "rgb24")
                 frame.pts, frame.time_base = index, 1 / rate
                 container.mux(stream.encode(frame))
@@ -249,32 +289,47 @@ def _write_tiff(path: Path, video: VideoStack) -> None:
 
 
 def _write_zarr(path: Path, video: VideoStack) -> None:
-    """Write a Zarr v3 group with OME metadata (version 0.5), one level, axes t, y, x (or t, c, y, x in colour)."""
+    """Write a Zarr v3 group with OME metadata (version 0.5), one level, axes t, y, x (or t, c, y, x
+    in colour).
+    """
     zarr = require_optional("zarr", "export", "Writing Zarr")
     height, width = video.shape[1:3]
     shape = (video.count, 3, height, width) if video.colour else (video.count, height, width)
     unit = {} if video.pixel_um is None else {"unit": "micrometer"}
     space = [{"name": name, "type": "space"} | unit for name in "yx"]
     channel = [{"name": "c", "type": "channel"}] if video.colour else []
-    time_axis = {"name": "t", "type": "time"} | ({} if video.interval_s is None else {"unit": "second"})
+    time_axis = {"name": "t", "type": "time"} | (
+        {} if video.interval_s is None else {"unit": "second"}
+    )
     axes = [time_axis, *channel, *space]
     scale = [video.interval_s or 1.0, *[1.0] * len(channel), *[video.pixel_um or 1.0] * len(space)]
     datasets = [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}]
-    ome = {"version": "0.5", "multiscales": [{"name": video.name, "axes": axes, "datasets": datasets}]}
+    ome = {
+        "version": "0.5",
+        "multiscales": [{"name": video.name, "axes": axes, "datasets": datasets}],
+    }
     # OME-Zarr has no place for these.
-    times = {"acquisition_date": video.started, "times_s": list(video.times_s)} if video.started else {}
+    times = (
+        {"acquisition_date": video.started, "times_s": list(video.times_s)} if video.started else {}
+    )
     group = zarr.open_group(path, mode="w", zarr_format=3)
     group.attrs.update({"ome": ome, "sci_stream": video.notes | times})
     names = [axis["name"] for axis in axes]
-    array = group.create_array("0", shape=shape, dtype=video.dtype, chunks=(1, *shape[1:]), dimension_names=names)
+    array = group.create_array(
+        "0", shape=shape, dtype=video.dtype, chunks=(1, *shape[1:]), dimension_names=names
+    )
     for index, frame in enumerate(video.frames):
         array[index] = np.moveaxis(frame, -1, 0) if video.colour else frame
 
 
 def _write_npy(path: Path, video: VideoStack) -> None:
     shape, descr = (len(video.seqs), *video.shape), np.lib.format.dtype_to_descr(video.dtype)
-    with path.open("wb") as file:  # not a memory map: on a full disk, writing to one ends the process
-        np.lib.format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+    with path.open(
+        "wb"
+    ) as file:  # not a memory map: on a full disk, writing to one ends the process
+        np.lib.format.write_array_header_1_0(
+            file, {"shape": shape, "fortran_order": False, "descr": descr}
+        )
         for frames in video.snapshots:
             file.write(frames.astype(video.dtype, copy=False).tobytes())
 
@@ -285,7 +340,9 @@ def _write_npz(path: Path, video: VideoStack) -> None:
 
 
 def _write_hdf5(path: Path, video: VideoStack) -> None:
-    """Write a NeXus file: ``/entry/video/data``, also as ``/video``, with axes; notes are attributes of the entry."""
+    """Write a NeXus file: ``/entry/video/data``, also as ``/video``, with axes; notes are
+    attributes of the entry.
+    """
     shape = (len(video.seqs), *video.shape)
     require_space(path, math.prod(shape) * video.dtype.itemsize)
     with h5py.File(path, "w") as file:
@@ -293,9 +350,13 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
         entry = file.create_group("entry")
         entry.attrs.update(video.notes, NX_class="NXentry", default="video")
         group = entry.create_group("video")
-        group.attrs.update(NX_class="NXdata", signal="data", axes=["seq", ".", "y", "x", "."][: len(shape)])
+        group.attrs.update(
+            NX_class="NXdata", signal="data", axes=["seq", ".", "y", "x", "."][: len(shape)]
+        )
         data = group.create_dataset("data", shape, video.dtype)
-        data.attrs.update(long_name=video.content, interpretation="rgb-image" if video.colour else "image")
+        data.attrs.update(
+            long_name=video.content, interpretation="rgb-image" if video.colour else "image"
+        )
         group["seq"] = np.asarray(video.seqs)
         for axis, size in zip("yx", shape[2:4], strict=True):
             group[axis] = np.arange(size) * (video.pixel_um or 1.0)
@@ -322,7 +383,9 @@ _GAP_PX = 4
 
 
 def _sheet(video: VideoStack, gamma: float) -> Array:
-    """Return the coded snapshot and its frames side by side, in rows of about the shape of a screen."""
+    """Return the coded snapshot and its frames side by side, in rows of about the shape of a
+    screen.
+    """
     if len(video.seqs) > 1:
         raise InputError(
             f"A picture shows one snapshot, and there are {len(video.seqs)}",
@@ -332,7 +395,9 @@ def _sheet(video: VideoStack, gamma: float) -> Array:
     height, width = (side + _GAP_PX for side in video.shape[1:3])
     columns = min(len(tiles), max(1, math.ceil(math.sqrt(len(tiles) * 1.6 * height / width))))
     rows = -(-len(tiles) // columns)
-    canvas = np.full((rows * height - _GAP_PX, columns * width - _GAP_PX, *video.shape[3:]), 255, np.uint8)
+    canvas = np.full(
+        (rows * height - _GAP_PX, columns * width - _GAP_PX, *video.shape[3:]), 255, np.uint8
+    )
     for index, tile in enumerate(tiles):
         row, column = divmod(index, columns)
         canvas[row * height :, column * width :][: tile.shape[0], : tile.shape[1]] = tile
@@ -340,7 +405,9 @@ def _sheet(video: VideoStack, gamma: float) -> Array:
 
 
 def _coded(video: VideoStack, gamma: float) -> list[npt.NDArray[np.uint8]]:
-    """Return the picture of the first coded snapshot, in the colours of the video; none if it is not known."""
+    """Return the picture of the first coded snapshot, in the colours of the video; none if it is
+    not known.
+    """
     if video.first is None:
         return []
     coded = render_counts(video.first, gamma)
@@ -350,15 +417,23 @@ def _coded(video: VideoStack, gamma: float) -> list[npt.NDArray[np.uint8]]:
 _PLAYER = Path(__file__).with_name("player.html")
 
 
+def _jpeg_text(image: npt.NDArray[np.uint8]) -> str:
+    return base64.b64encode(encode_jpeg(image, 90)).decode()
+
+
 def as_page(video: VideoStack, fps: float, gamma: float) -> str:
-    """Return a page of HTML that plays pictures, with the coded snapshot and the faults; it loads nothing."""
-    frames, coded = ([base64.b64encode(encode_jpeg(image, 90)).decode() for image in images] for images in (
-        video.frames, _coded(video, gamma)
-    ))  # fmt: skip
+    """Return a page of HTML that plays pictures, with the coded snapshot and the faults; it loads
+    nothing.
+    """
+    frames = [_jpeg_text(image) for image in video.frames]
+    coded = [_jpeg_text(image) for image in _coded(video, gamma)]
     return Template(_PLAYER.read_text(encoding="utf-8")).substitute(
         title=html.escape(video.name),
         faults="".join(f"<li>{html.escape(defect.text)}</li>" for defect in video.defects),
-        coded="".join(f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">' for image in coded),
+        coded="".join(
+            f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">'
+            for image in coded
+        ),
         frames=json.dumps(frames),
         period=max(round(1e3 / fps), 20),
     )

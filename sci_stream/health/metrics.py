@@ -23,7 +23,10 @@ _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric: kind, help text, label and buckets (if any). A counter restarts with a new process or series."""
+    """One metric: kind, help text, label and buckets (if any).
+
+    A counter restarts with a new process or series.
+    """
 
     kind: Literal["counter", "gauge", "histogram"]
     help: str
@@ -35,11 +38,15 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     # Every node.
     "ready": MetricSpec("gauge", "1 if the node is ready; /readyz has the reason if not."),
     "wire_errors": MetricSpec("counter", "Messages refused, by reason.", "reason"),
-    "http_refused": MetricSpec("counter", "Requests to health and live page refused, by reason.", "reason"),
+    "http_refused": MetricSpec(
+        "counter", "Requests to health and live page refused, by reason.", "reason"
+    ),
     "resent": MetricSpec("counter", "Messages resent to the sink."),
     # Acquire.
     "acquired": MetricSpec("counter", "Snapshots that the camera delivered."),
-    "camera_events": MetricSpec("counter", "Camera events: missed, incomplete, timeouts and more.", "event"),
+    "camera_events": MetricSpec(
+        "counter", "Camera events: missed, incomplete, timeouts and more.", "event"
+    ),
     "camera_epoch": MetricSpec("gauge", "Restarts of the camera within the series."),
     "queue_depth": MetricSpec("gauge", "Snapshots queued for a reconstruct node."),
     "in_flight": MetricSpec("gauge", "Snapshots held by reconstruct nodes."),
@@ -59,22 +66,36 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     "in_hand": MetricSpec("gauge", "Snapshots that this node holds."),
     "solve_seconds": MetricSpec("histogram", "Time to solve a snapshot, s.", buckets=_SECONDS),
     "iterations": MetricSpec("histogram", "Iterations spent on a snapshot.", buckets=_ITERATIONS),
-    "solver_busy_seconds": MetricSpec("counter", "Time that the solver computed, s: its rate is the utilisation."),
-    "device_utilisation": MetricSpec("gauge", "Share of the last seconds in which the device solved, 0 to 1."),
+    "solver_busy_seconds": MetricSpec(
+        "counter", "Time that the solver computed, s: its rate is the utilisation."
+    ),
+    "device_utilisation": MetricSpec(
+        "gauge", "Share of the last seconds in which the device solved, 0 to 1."
+    ),
     "out_of_memory": MetricSpec("counter", "Solves that ran out of device memory."),
     "device_memory_bytes": MetricSpec("gauge", "Memory of the device, by use, bytes.", "use"),
     # Sink.
-    "snapshots": MetricSpec("counter", "Snapshots of this series by outcome: the ledger.", "outcome"),
-    "ledger_acquired": MetricSpec("counter", "Snapshots acquired in this series, as known to the sink."),
+    "snapshots": MetricSpec(
+        "counter", "Snapshots of this series by outcome: the ledger.", "outcome"
+    ),
+    "ledger_acquired": MetricSpec(
+        "counter", "Snapshots acquired in this series, as known to the sink."
+    ),
     "ledger_in_flight": MetricSpec("gauge", "Snapshots of this series without an outcome yet."),
     "duplicates": MetricSpec("counter", "Duplicate results, discarded."),
-    "latency_seconds": MetricSpec("histogram", "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
+    "latency_seconds": MetricSpec(
+        "histogram", "Time a snapshot spent, by stage, s.", "stage", _SECONDS
+    ),
     "disk_free_bytes": MetricSpec("gauge", "Free disk space for recordings, bytes."),
     "recorded_bytes": MetricSpec("counter", "Written to this recording, bytes."),
-    "recorded_bytes_per_second": MetricSpec("gauge", "Written to this recording in the last second, bytes."),
+    "recorded_bytes_per_second": MetricSpec(
+        "gauge", "Written to this recording in the last second, bytes."
+    ),
     "recorder_state": MetricSpec("gauge", "1 for the current state of the recorder.", "state"),
     "alarms": MetricSpec("gauge", "Alarms that have not cleared, by level.", "level"),
-    "chunk": MetricSpec("gauge", "Numbers that the camera and analyses add to the last snapshot, by name.", "name"),
+    "chunk": MetricSpec(
+        "gauge", "Numbers that the camera and analyses add to the last snapshot, by name.", "name"
+    ),
     "nodes": MetricSpec("gauge", "Nodes that report to the sink, by state.", "state"),
     # Reported quantities.
     **{
@@ -84,7 +105,8 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
         if quantity.metric is not None
     },
 }
-"""Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
+"""Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of
+counters."""
 
 Value = float | Mapping[str, float]
 
@@ -95,8 +117,14 @@ class NodeMetrics(Collector):
     ``sci_stream_node_info`` has ``node``, its kind and its version.
     """
 
-    def __init__(self, node: str, kind_of_node: str, versions: Mapping[str, str] | None = None) -> None:
-        self._info = {"node": node, "kind": kind_of_node, "version": (versions or {}).get("sci-stream", "")}
+    def __init__(
+        self, node: str, kind_of_node: str, versions: Mapping[str, str] | None = None
+    ) -> None:
+        self._info = {
+            "node": node,
+            "kind": kind_of_node,
+            "version": (versions or {}).get("sci-stream", ""),
+        }
         self._reported: Mapping[str, Value] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)

@@ -13,7 +13,9 @@ ALIVE_WITHIN_S = 5.0
 
 
 class Health:
-    """State of one node for `/healthz`, `/readyz`, `/status` and `/metrics`; ``clock`` returns monotonic seconds."""
+    """State of one node for `/healthz`, `/readyz`, `/status` and `/metrics`; ``clock`` returns
+    monotonic seconds.
+    """
 
     def __init__(self, metrics: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.metrics = metrics
@@ -26,8 +28,12 @@ class Health:
         """Record that the node's loop is alive."""
         self._alive_s = self._clock()
 
-    def report(self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value]) -> None:
-        """Publish why the node is not ready, ``""`` if it is, its complete status and its metrics."""
+    def report(
+        self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value]
+    ) -> None:
+        """Publish why the node is not ready, ``""`` if it is,
+        its complete status and its metrics.
+        """
         self._not_ready = not_ready
         self._status = status
         self.metrics.report({"ready": float(not not_ready), **metrics})

@@ -30,8 +30,9 @@ class HealthConnection(LimitedConnection):
 class HealthServer:
     """Serve a node's health from its own thread.
 
-    ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none. ``/healthz`` and
-    ``/readyz`` without their reasons are public, because container supervisors send no token.
+    ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none.
+    ``/healthz`` and ``/readyz`` without their reasons are public, because container supervisors
+    send no token.
 
     Raises `TransportError` if the address is in use or not of this machine.
     """
@@ -43,11 +44,17 @@ class HealthServer:
             host,
             port,
             what="The health server",
-            hint="Another rig may run on this machine: set other ports under [health], or 0 for a free one.",
+            hint="Another rig may run on this machine: set other ports under [health], or 0 for a "
+            "free one.",
         )
         self.url = f"http://{network_location(host, listener.getsockname()[1])}"
         app = AccessMiddleware(
-            _make_app(health), "health", token, self.refused, per_s=_VISITS_PER_S, burst=_VISITS_BURST
+            _make_app(health),
+            "health",
+            token,
+            self.refused,
+            per_s=_VISITS_PER_S,
+            burst=_VISITS_BURST,
         )
         self._server = HttpServer(app, listener, "health", HealthConnection)
 
@@ -72,11 +79,14 @@ def _make_app(health: Health) -> Starlette:
         return Response(health.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def unknown(_: Request, __: Exception) -> Response:
-        return PlainTextResponse("available: /healthz, /readyz, /status and /metrics\n", status_code=404)
+        return PlainTextResponse(
+            "available: /healthz, /readyz, /status and /metrics\n", status_code=404
+        )
 
     routes = {"/healthz": healthz, "/readyz": readyz, "/status": status, "/metrics": metrics}
     return Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in routes.items()], exception_handlers={404: unknown}
+        routes=[Route(path, endpoint) for path, endpoint in routes.items()],
+        exception_handlers={404: unknown},
     )
 
 

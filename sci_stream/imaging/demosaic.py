@@ -1,7 +1,7 @@
 """Demosaicing: a fast method and a better one; `sci-stream bench colour` measures both.
 
-The better one interpolates colour differences instead of colours: these vary less from pixel to pixel than brightness
-does.
+The better one interpolates colour differences instead of colours: these vary less from pixel to
+pixel than brightness does.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class Demosaic(enum.StrEnum):
     BILINEAR = "bilinear"
     """OpenCV's mean of the neighbours: fastest, with coloured fringes at edges."""
     DIRECTIONAL = "directional"
-    """Menon, Andriani and Calvagno, IEEE TIP 2007: horizontal or vertical, whichever gives the smoother colour."""
+    """Menon, Andriani and Calvagno, IEEE TIP 2007: horizontal or vertical, whichever gives the
+    smoother colour."""
 
 
-# Menon, Andriani and Calvagno: green along a line (their eq. 1), and the neighbourhood of their classifier (fig. 3).
+# Menon, Andriani and Calvagno: green along a line (their eq. 1), and the neighbourhood of their
+# classifier (fig. 3).
 _GREEN_ALONG = np.array([[-0.25, 0.5, 0.5, 0.5, -0.25]])
 _NEARBY = np.array([[1, 0, 1], [0, 1, 0], [3, 0, 3], [0, 1, 0], [1, 0, 1]], float)
 _HALVES = np.array([[0.5, 0.0, 0.5]])
@@ -66,7 +68,9 @@ def demosaic_values(mosaic: npt.NDArray[np.floating], bayer: BayerPhase) -> F32:
 
 
 class _Sites:
-    """Pixels of a mosaic by colour: slices for red, blue, and the greens in rows of red and of blue."""
+    """Pixels of a mosaic by colour: slices for red, blue, and the greens in rows of red and of
+    blue.
+    """
 
     def __init__(self, bayer: BayerPhase) -> None:
         r, c = divmod(bayer.index("R"), 2)
@@ -86,10 +90,14 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     green, horizontal = _directional_green(mosaic, at)
     rgb = np.stack([mosaic, green, mosaic], axis=-1)
     red, blue = rgb[..., 0], rgb[..., 2]
-    # Colour differences are smooth: red and blue at green pixels from their neighbours in the row or the column.
+    # Colour differences are smooth: red and blue at green pixels from their neighbours in the row
+    # or the column.
     difference = mosaic - green
     along, down = _filtered(difference, _HALVES), _filtered(difference, _HALVES.T)
-    for colour, beside, above in ((red, at.green_by_red, at.green_by_blue), (blue, at.green_by_blue, at.green_by_red)):
+    for colour, beside, above in (
+        (red, at.green_by_red, at.green_by_blue),
+        (blue, at.green_by_blue, at.green_by_red),
+    ):
         colour[beside] = green[beside] + along[beside]
         colour[above] = green[above] + down[above]
     # Red at blue pixels and blue at red ones, along the direction chosen there.
@@ -102,7 +110,9 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
 
 
 def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Return green everywhere, and whether it was interpolated along the row rather than the column."""
+    """Return green everywhere, and whether it was interpolated along the row rather than the
+    column.
+    """
     rows, columns = _filtered(mosaic, _GREEN_ALONG), _filtered(mosaic, _GREEN_ALONG.T)
     differences = []
     for green in (rows, columns):
@@ -111,7 +121,8 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.boo
             difference[sites] = mosaic[sites] - green[sites]
         differences.append(difference)
     by_row, by_column = differences
-    # Change of the colour difference from one pixel of a colour to the next, stored between the two.
+    # Change of the colour difference from one pixel of a colour to the next, stored between the
+    # two.
     rough_row, rough_column = np.zeros_like(mosaic), np.zeros_like(mosaic)
     rough_row[:, 1:-1] = np.abs(by_row[:, 2:] - by_row[:, :-2])
     rough_column[1:-1] = np.abs(by_column[2:] - by_column[:-2])

@@ -1,4 +1,7 @@
-"""Render reconstructions as images for display: demosaicing, white balance, tone. Not for measurements."""
+"""Render reconstructions as images for display: demosaicing, white balance, tone.
+
+Not for measurements.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.imaging.demosaic import demosaic
-from sci_stream.imaging.tone import LINEAR_LIGHT_GAMMA, FalseColour, ToneSettings, curve, light_of, palette
+from sci_stream.imaging.tone import (
+    LINEAR_LIGHT_GAMMA,
+    FalseColour,
+    ToneSettings,
+    curve,
+    light_of,
+    palette,
+)
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import colour_sites
 
@@ -25,7 +35,8 @@ def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = N
     Parameters
     ----------
     video
-        (B, H, W) float, 0–1; a Bayer mosaic if ``bayer`` is given. Not modified. NaN is shown black.
+        (B, H, W) float, 0–1; a Bayer mosaic if ``bayer`` is given. Not modified. NaN is shown
+        black.
     bayer
         Phase of the mosaic, None for mono.
     tone
@@ -50,10 +61,11 @@ def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = N
 
 
 def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
-    """Average each green pixel of (B, H, W) mosaics half-way with its four green neighbours, in place.
+    """Average each green pixel of (B, H, W) mosaics half-way with its four green neighbours, in
+    place.
 
-    The two green planes of a mosaic are reconstructed independently, with independent errors; their difference would
-    show as a mesh pattern over the whole image.
+    The two green planes of a mosaic are reconstructed independently, with independent errors; their
+    difference would show as a mesh pattern over the whole image.
     """
     greens = [site for colour, site in colour_sites(bayer) if colour == "G"]
     for frame in mosaic:
@@ -63,11 +75,15 @@ def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
 
 
 def render_counts(counts: Array, gamma: float = LINEAR_LIGHT_GAMMA) -> U8:
-    """Render a coded snapshot: (H, W) DN to uint8, black and white at the 0.1 and 99.9 percentiles."""
+    """Render a coded snapshot: (H, W) DN to uint8, black and white at the 0.1 and
+    99.9 percentiles.
+    """
     # An odd step samples every colour of a mosaic.
     low, high = (float(value) for value in np.nanpercentile(counts[::3, ::3], (0.1, 99.9)))
     scaled = (counts.astype(np.float32) - low) * (_FULL / max(high - low, 1e-6))
-    return cast(U8, np.take(curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16)))
+    return cast(
+        U8, np.take(curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16))
+    )
 
 
 def shrink(image: U8, max_px: int) -> U8:
@@ -75,7 +91,9 @@ def shrink(image: U8, max_px: int) -> U8:
     scale = max_px / max(image.shape[:2])
     if scale >= 1:
         return image
-    return resize(image, max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale)))
+    return resize(
+        image, max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale))
+    )
 
 
 def resize(image: U8, height: int, width: int) -> U8:

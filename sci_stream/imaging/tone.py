@@ -1,7 +1,9 @@
-"""Tone mapping for display: black level, white balance, exposure, display curve, false colour. Data is not affected.
+"""Tone mapping for display: black level, white balance, exposure, display curve, false colour.
 
-The live page and exported video share one `ToneSettings`, so that exported video looks as it did on the
-screen; `sci_stream.imaging.rendering.render` applies them.
+Data is not affected.
+
+The live page and exported video share one `ToneSettings`, so that exported video looks as it did on
+the screen; `sci_stream.imaging.rendering.render` applies them.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class FalseColour(enum.StrEnum):
     BONE = "bone"
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+@dataclass(
+    frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+)
 class ToneSettings:
     r"""Display settings of a video.
 
@@ -68,13 +72,15 @@ class ToneSettings:
     Parameters
     ----------
     exposure_ev
-        Brightness in stops, −10 to 10: one more doubles the light. Beyond it, 16-bit counts show noise or white.
+        Brightness in stops, −10 to 10: one more doubles the light. Beyond it, 16-bit counts show
+        noise or white.
     black
         Intensity, 0 ≤ black < 1, that is shown as black.
     gamma
         2.2 for linear light, as cameras deliver; 1 for video made for a display. 0.1 to 10.
     white_balance, gains
-        See `WhiteBalance`; ``gains`` of red, green and blue apply to `WhiteBalance.FIXED` only, 1/8 to 8.
+        See `WhiteBalance`; ``gains`` of red, green and blue apply to `WhiteBalance.FIXED` only, 1/8
+        to 8.
     false_colour
         Colour map for monochrome video.
     demosaic
@@ -97,7 +103,9 @@ class ToneSettings:
     def as_dict(self) -> dict[str, Json]:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
-            field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value
+            field.name: str(value)
+            if isinstance(value := getattr(self, field.name), enum.Enum)
+            else value
             for field in dataclasses.fields(self)
         }
 
@@ -120,7 +128,9 @@ class ToneSettings:
 
 
 def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:
-    """Return the gains of R, G, B that make the mean of (B, H, W) mosaics grey, G = 1, each within 1/4 and 4."""
+    """Return the gains of R, G, B that make the mean of (B, H, W) mosaics grey, G = 1, each within
+    1/4 and 4.
+    """
     return _balancing(colour_means(mosaic, bayer), _MAX_BALANCE)
 
 
@@ -135,13 +145,19 @@ def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
 
 def _balancing(means: Gains, most: float) -> Gains:
     red, green, blue = means
-    gains = (float(np.clip(green / mean, 1 / most, most)) if mean > 0 and green > 0 else 1.0 for mean in (red, blue))
+    gains = (
+        float(np.clip(green / mean, 1 / most, most)) if mean > 0 and green > 0 else 1.0
+        for mean in (red, blue)
+    )
     red_gain, blue_gain = gains
     return red_gain, 1.0, blue_gain
 
 
 def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:
-    """Return linear light before the display curve, (B, H, W) float32, a new array, not clipped. NaN becomes black."""
+    """Return linear light before the display curve, (B, H, W) float32, a new array, not clipped.
+
+    NaN becomes black.
+    """
     light = np.nan_to_num(video.astype(np.float32), copy=False)
     gain = np.float32(2.0**tone.exposure_ev / (1.0 - tone.black))
     if tone.black:
@@ -149,7 +165,11 @@ def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.
     light *= gain
     if bayer is None or tone.white_balance is WhiteBalance.NONE:
         return light
-    gains = tone.gains if tone.white_balance is WhiteBalance.FIXED else grey_world_gains(np.clip(light, 0, 1), bayer)
+    gains = (
+        tone.gains
+        if tone.white_balance is WhiteBalance.FIXED
+        else grey_world_gains(np.clip(light, 0, 1), bayer)
+    )
     for colour, (rows, columns) in colour_sites(bayer):
         light[:, rows, columns] *= np.float32(gains["RGB".index(colour)])
     return light
@@ -157,7 +177,9 @@ def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.
 
 @functools.lru_cache(maxsize=32)  # dragging a slider requests many
 def curve(gamma: float) -> U8:
-    """Return the display curve as a 16-bit table: a lookup is far cheaper than a power per pixel."""
+    """Return the display curve as a 16-bit table: a lookup is far cheaper than a power
+    per pixel.
+    """
     x = np.arange(_FULL + 1, dtype=np.float64) / _FULL
     return np.round(255 * x ** (1 / gamma)).astype(np.uint8)
 
@@ -166,4 +188,6 @@ def curve(gamma: float) -> U8:
 def palette(name: FalseColour) -> U8:
     """Return a colour map, (256, 3) uint8 RGB."""
     ramp = np.arange(256, dtype=np.uint8)[:, None]
-    return np.ascontiguousarray(cv2.applyColorMap(ramp, getattr(cv2, f"COLORMAP_{name.name}"))[:, 0, ::-1])
+    return np.ascontiguousarray(
+        cv2.applyColorMap(ramp, getattr(cv2, f"COLORMAP_{name.name}"))[:, 0, ::-1]
+    )

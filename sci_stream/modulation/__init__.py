@@ -1,1 +1,4 @@
-"""Mask modulators: timing, the plan that makes one exposure cover B masks, and patterns by design. Pure."""
+"""Mask modulators: timing, the plan that makes one exposure cover B masks, and patterns by design.
+
+Pure.
+"""

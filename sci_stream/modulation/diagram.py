@@ -24,8 +24,10 @@ def describe(plan: TimingPlan) -> str:
     gap = f" and {mask.gap_us:g} µs of darkness" if mask.gap_us else ""
     return (
         f"{mask.n_patterns} masks of {mask.pattern_us:g} µs{dark}"
-        f"{gap}; {mask.master} is master; exposure {camera.exposure_us:g} µs, {camera.delay_us:g} µs after the "
-        f"{'pulse' if camera.source == 'line' else 'start'}{every}; {1e6 / plan.period_us:.4g} snapshots per second"
+        f"{gap}; {mask.master} is master; exposure {camera.exposure_us:g} µs, {camera.delay_us:g} "
+        "µs after the "
+        f"{'pulse' if camera.source == 'line' else 'start'}{every}; {1e6 / plan.period_us:.4g} "
+        "snapshots per second"
     )
 
 
@@ -56,16 +58,23 @@ def tracks_of(plan: TimingPlan) -> tuple[list[Track], float]:
     cycles = int(end_us // cycle_us) + 1
     starts = [k * cycle_us + b * mask.slot_us for k in range(cycles) for b in range(n)]
     light_us = camera.exposure_us - (n * mask.slot_us - mask.dark_us) if led else camera.delay_us
-    shown = [(light_us + start, light_us + start + mask.pattern_us, str(i % n)) for i, start in enumerate(starts)]
+    shown = [
+        (light_us + start, light_us + start + mask.pattern_us, str(i % n))
+        for i, start in enumerate(starts)
+    ]
     tracks = [Track("masks", [(a, min(b, end_us), label) for a, b, label in shown if a < end_us])]
     exposures = [(k * plan.period_us, k * plan.period_us + camera.exposure_us) for k in range(2)]
     shift_us = 0.0 if led else light_us
-    tracks.append(Track("exposure", [(a + shift_us, min(b + shift_us, end_us), "") for a, b in exposures]))
+    tracks.append(
+        Track("exposure", [(a + shift_us, min(b + shift_us, end_us), "") for a, b in exposures])
+    )
     width_us = mask.pulse_width_us or mask.slot_us / 4
     if led:
         pulses = [a for a, _ in exposures]
     else:
         pulses = starts if mask.pulse == "per_pattern" else [k * cycle_us for k in range(cycles)]
     name = "camera" if led else "pulse"
-    tracks.insert(0, Track(name, [(a, min(a + width_us, end_us), "") for a in pulses if a < end_us]))
+    tracks.insert(
+        0, Track(name, [(a, min(a + width_us, end_us), "") for a in pulses if a < end_us])
+    )
     return tracks, end_us

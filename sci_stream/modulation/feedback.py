@@ -15,11 +15,13 @@ CORRECTIONS, STATE, ADVANCE, DELAY, SHIFT_X, SHIFT_Y = (
 )  # fmt: skip
 """Chunk data that tell with every snapshot how the modulator was corrected until then."""
 UNITS: Final = {
-    CORRECTIONS: "", STATE: "0 undisturbed, 1 disturbed, 2 settling", ADVANCE: "patterns", DELAY: "us",
+    CORRECTIONS: "", STATE: "0 undisturbed, 1 disturbed, 2 settling",
+    ADVANCE: "patterns", DELAY: "us",
     SHIFT_X: "mirrors", SHIFT_Y: "mirrors",
 }  # fmt: skip
 FIRST_MASK, LATE, MOVED_X, MOVED_Y = "first_mask", "late", "moved_x_px", "moved_y_px"
-"""Evidence of a snapshot: mask with which it began; share of a mask by which it began late; shift of the masks."""
+"""Evidence of a snapshot: mask with which it began; share of a mask by which it began late; shift
+of the masks."""
 
 # Votes for another first mask in a row: one may be a cut of the scene.
 _VOTES = 2
@@ -36,7 +38,9 @@ _MAX_MIRRORS = 16
 
 @dataclass(frozen=True, slots=True)
 class ModulatorCorrection:
-    """A change to make: patterns to advance, µs of delay, mirrors by which to move the patterns, and the reason."""
+    """A change to make: patterns to advance, µs of delay, mirrors by which to move the patterns,
+    and the reason.
+    """
 
     advance: int = 0
     delay_us: float = 0.0
@@ -45,13 +49,16 @@ class ModulatorCorrection:
 
 
 class MaskFeedback:
-    """Turn the evidence of snapshots into corrections, of B patterns that follow each other after ``slot_us``.
+    """Turn the evidence of snapshots into corrections, of B patterns that follow each other after
+    ``slot_us``.
 
-    ``mirror_px`` is the displacement of the masks on the sensor when the patterns move by one mirror, (x, y); 0 if it
-    is unknown.
+    ``mirror_px`` is the displacement of the masks on the sensor when the patterns move by one
+    mirror, (x, y); 0 if it is unknown.
     """
 
-    def __init__(self, n_patterns: int = 1, slot_us: float = 1.0, mirror_px: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(
+        self, n_patterns: int = 1, slot_us: float = 1.0, mirror_px: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         self._n = n_patterns
         self._slot_us = slot_us
         self._mirror_px = mirror_px
@@ -64,10 +71,14 @@ class MaskFeedback:
         """Whether a device can delay exposures or pulses."""
         self._in_row = self._calm = 0
         self._votes: deque[int] = deque(maxlen=_VOTES)
-        self._figures: dict[str, deque[float]] = {name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)}
+        self._figures: dict[str, deque[float]] = {
+            name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)
+        }
 
     def add(self, evidence: Mapping[str, Value]) -> ModulatorCorrection | None:
-        """Add the evidence of a snapshot; return a correction, which counts as made, if it is due."""
+        """Add the evidence of a snapshot; return a correction, which counts as made,
+        if it is due.
+        """
         if evidence.get(CORRECTIONS) != self.corrections or evidence.get(STATE) == 2:
             return None  # exposed before the last correction
         first = evidence.get(FIRST_MASK)
@@ -102,7 +113,9 @@ class MaskFeedback:
             figures.clear()
 
     def reopened(self, n_patterns: int, slot_us: float) -> None:
-        """Note that the modulator begins again: its phase is lost, delay and place of the patterns are set again."""
+        """Note that the modulator begins again: its phase is lost, delay and place of the patterns
+        are set again.
+        """
         self._n, self._slot_us, self.advance = n_patterns, slot_us, 0
         self.forget()
 
@@ -115,7 +128,9 @@ class MaskFeedback:
         if len(self._votes) == _VOTES and len(set(self._votes)) == 1 and self._votes[0]:
             first = self._votes[0]
             steps = -first if first <= self._n // 2 else self._n - first
-            return ModulatorCorrection(advance=steps, why=f"{_VOTES} snapshots began with mask {first}")
+            return ModulatorCorrection(
+                advance=steps, why=f"{_VOTES} snapshots began with mask {first}"
+            )
         late = self._median(LATE)
         if self.delays and late is not None and abs(late) > _LEAST_LATE:
             room_us = _MAX_DELAY_SLOTS * self._slot_us
@@ -124,12 +139,18 @@ class MaskFeedback:
                 why = f"exposures began {late:+.1%} of a mask late, the median of {_FIGURES}"
                 return ModulatorCorrection(delay_us=wanted_us - self.delay_us, why=why)
         move = tuple(
-            -round(shift_px / scale) if scale and shift_px is not None and abs(shift_px / scale) > _LEAST_MIRRORS else 0
-            for shift_px, scale in zip((self._median(MOVED_X), self._median(MOVED_Y)), self._mirror_px, strict=True)
+            -round(shift_px / scale)
+            if scale and shift_px is not None and abs(shift_px / scale) > _LEAST_MIRRORS
+            else 0
+            for shift_px, scale in zip(
+                (self._median(MOVED_X), self._median(MOVED_Y)), self._mirror_px, strict=True
+            )
         )
         total = [abs(before + step) for before, step in zip(self.moved, move, strict=True)]
         if any(move) and max(total) <= _MAX_MIRRORS:
-            return ModulatorCorrection(move=(move[0], move[1]), why=f"the masks moved, the median of {_FIGURES}")
+            return ModulatorCorrection(
+                move=(move[0], move[1]), why=f"the masks moved, the median of {_FIGURES}"
+            )
         return None
 
     def _median(self, name: str) -> float | None:

@@ -1,4 +1,6 @@
-"""Masks by design: binary patterns with an open share, random, balanced or shifting; and when sparser ones pay."""
+"""Masks by design: binary patterns with an open share, random, balanced or shifting; and when
+sparser ones pay.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ import numpy.typing as npt
 
 Kind = Literal["random", "balanced", "shifting"]
 
-# PSNR, dB, on the published Crash, 12 iterations, by the share of pixels that masks half open clip (rows) and the open
-# share of masks in the same light (columns). `sci-stream masks advise` measures it for a rig.
+# PSNR, dB, on the published Crash, 12 iterations, by the share of pixels that masks half open clip
+# (rows) and the open share of masks in the same light (columns). `sci-stream masks advise` measures
+# it for a rig.
 _CLIPPED = (0.0, 0.15, 0.30)
 _SHARES = (0.5, 0.35, 0.25)
 _PSNR_DB = ((27.72, 27.61, 27.50), (25.01, 27.55, 27.47), (18.80, 24.11, 27.44))
@@ -20,13 +23,20 @@ _HALF_OPEN = 0.4
 
 
 def make_masks(
-    kind: Kind, n: int, shape: tuple[int, int], *, open_share: float = 0.5, block: int = 1, seed: int = 0
+    kind: Kind,
+    n: int,
+    shape: tuple[int, int],
+    *,
+    open_share: float = 0.5,
+    block: int = 1,
+    seed: int = 0,
 ) -> npt.NDArray[np.uint8]:
     """Return binary masks, (B, H, W) uint8 of 0 and 255; equal seeds give equal masks.
 
-    ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no pixel is blind, but
-    the sum, which shows a monitor where the masks are, is even; ``shifting``: one pattern, moved down by an element per
-    mask. ``shape`` is in mirrors, as ``block``, the side of an element; ``open_share`` is 0–1.
+    ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no
+    pixel is blind, but the sum, which shows a monitor where the masks are, is even; ``shifting``:
+    one pattern, moved down by an element per mask. ``shape`` is in mirrors, as ``block``, the side
+    of an element; ``open_share`` is 0–1.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     height, width = (-(-size // block) for size in shape)
@@ -43,19 +53,25 @@ def make_masks(
 
 
 def sparser_masks_hint(clipped_share: float, open_share: float) -> str:
-    """Return a sentence if sparser masks would pay for the clipped share of the pixels; ``""`` if not.
+    """Return a sentence if sparser masks would pay for the clipped share of the pixels; ``""`` if
+    not.
 
-    It interpolates measured figures, which are of masks that are half open: of others no gain is stated.
+    It interpolates measured figures, which are of masks that are half open: of others no gain is
+    stated.
     """
     if open_share < _HALF_OPEN or clipped_share <= 0.0:
         return ""
-    columns = [float(np.interp(clipped_share, _CLIPPED, [row[i] for row in _PSNR_DB])) for i in range(len(_SHARES))]
+    columns = [
+        float(np.interp(clipped_share, _CLIPPED, [row[i] for row in _PSNR_DB]))
+        for i in range(len(_SHARES))
+    ]
     best = int(np.argmax(columns))
     gain_db = columns[best] - columns[0]
     if gain_db < _WORTH_DB:
         return ""
     more = "at least " if clipped_share > _CLIPPED[-1] else "about "
     return (
-        f"{clipped_share:.0%} of the pixels are saturated: masks {_SHARES[best]:.0%} open instead of {open_share:.0%} "
+        f"{clipped_share:.0%} of the pixels are saturated: masks {_SHARES[best]:.0%} open instead "
+        f"of {open_share:.0%} "
         f"are worth {more}{gain_db:.1f} dB in this light"
     )

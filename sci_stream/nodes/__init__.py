@@ -1,1 +1,3 @@
-"""The processes of the instrument: acquire, reconstruct, sink, and the supervisor that runs them on one machine."""
+"""The processes of the instrument: acquire, reconstruct, sink, and the supervisor that runs them on
+one machine.
+"""

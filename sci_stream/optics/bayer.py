@@ -1,8 +1,10 @@
-"""The colour filter array of a Bayer sensor: its pixels by colour, sampling, and the four planes of a mosaic.
+"""The colour filter array of a Bayer sensor: its pixels by colour, sampling, and the four planes of
+a mosaic.
 
-Every colour of a mosaic is a complete SCI measurement with its own part of the masks. Splitting is slicing: the plane
-at position (i, j) of the 2×2 cell contains the pixels ``[i::2, j::2]``. Planes come in reading order, (0, 0), (0, 1),
-(1, 0), (1, 1), for every phase: plane k has the k-th colour of `BayerPhase`.
+Every colour of a mosaic is a complete SCI measurement with its own part of the masks. Splitting is
+slicing: the plane at position (i, j) of the 2×2 cell contains the pixels ``[i::2, j::2]``. Planes
+come in reading order, (0, 0), (0, 1), (1, 0), (1, 1), for every phase: plane k has the k-th colour
+of `BayerPhase`.
 
 Cameras and displays use this module too, so that it does not load torch.
 """
@@ -23,18 +25,24 @@ _PLANES = tuple((slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in 
 
 
 def colour_sites(bayer: BayerPhase) -> tuple[tuple[str, tuple[slice, slice]], ...]:
-    """Return the colour of each plane, ``"R"``, ``"G"`` or ``"B"``, with the rows and columns of its pixels."""
+    """Return the colour of each plane, ``"R"``, ``"G"`` or ``"B"``, with the rows and columns of
+    its pixels.
+    """
     return tuple(zip(bayer.value, _PLANES, strict=True))
 
 
 def blocks_size(height: int, width: int, bayer: BayerPhase | None) -> tuple[int, int]:
-    """Return the size of an image of blocks of 4 × 4 pixels of one colour, as of a mosaic if ``bayer`` is given."""
+    """Return the size of an image of blocks of 4 × 4 pixels of one colour, as of a mosaic if
+    ``bayer`` is given.
+    """
     step = 1 if bayer is None else 2
     return -(-height // (step * _BLOCK_PX)) * step, -(-width // (step * _BLOCK_PX)) * step
 
 
 def sample_colours(rgb: Array, bayer: BayerPhase) -> Array:
-    """Return the mosaic that a sensor records of an image: (…, H, W, 3) RGB → (…, H, W), a new array."""
+    """Return the mosaic that a sensor records of an image: (…, H, W, 3) RGB → (…, H, W), a new
+    array.
+    """
     mosaic = np.empty(rgb.shape[:-1], rgb.dtype)
     for colour, (rows, columns) in colour_sites(bayer):
         mosaic[..., rows, columns] = rgb[..., rows, columns, "RGB".index(colour)]
@@ -63,7 +71,9 @@ def split(mosaic: torch.Tensor | Array) -> torch.Tensor | Array:
         If the array has fewer than two dimensions or an odd height or width.
     """
     if mosaic.ndim < 2 or mosaic.shape[-2] % 2 or mosaic.shape[-1] % 2:
-        raise ValueError(f"a Bayer mosaic is (…, H, W) with even H and W, got shape {tuple(mosaic.shape)}")
+        raise ValueError(
+            f"a Bayer mosaic is (…, H, W) with even H and W, got shape {tuple(mosaic.shape)}"
+        )
     *batch, height, width = mosaic.shape
     planes = _new(mosaic, (4, *batch, height // 2, width // 2))
     for plane, (rows, columns) in zip(planes, _PLANES, strict=True):

@@ -17,11 +17,13 @@ from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId
 
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
-# Light of a row or column of a mask, relative to the mean of all, below which it lies outside of the open field.
+# Light of a row or column of a mask, relative to the mean of all, below which it lies outside of
+# the open field.
 _DARK_EDGE = 0.05
 
-# Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask. Below it, dividing
-# by R would amplify the noise of y a thousandfold, and no calibration is that accurate.
+# Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask.
+# Below it, dividing by R would amplify the noise of y a thousandfold, and no calibration is that
+# accurate.
 R_FLOOR = 1e-6
 
 
@@ -37,13 +39,15 @@ def _frozen(array: Array, dtype: type[np.generic]) -> Array:
 class Calibration:
     r"""The validated mask stack Φ of a camera with its dark frame and scale.
 
-    The counts of a pixel are, in DN, ``counts = dark + full_scale_dn · Σ_b φ_b x_b`` with the scene x on the 0–1 scale,
-    so the measurement of the paper's Eq. (1) is ``y = (counts − dark) / full_scale_dn``.
+    The counts of a pixel are, in DN, ``counts = dark + full_scale_dn · Σ_b φ_b x_b`` with the scene
+    x on the 0–1 scale, so the measurement of the paper's Eq. (1) is ``y = (counts − dark) /
+    full_scale_dn``.
 
     Parameters
     ----------
     phi
-        (B, H, W), transmission of each mask, 0–1; calibrated masks are grey, not binary. Copied, read-only.
+        (B, H, W), transmission of each mask, 0–1; calibrated masks are grey, not binary. Copied,
+        read-only.
     dark
         (H, W) or a scalar, DN: counts without light.
     full_scale_dn
@@ -53,11 +57,11 @@ class Calibration:
     bad_pixels
         (H, W) bool, pixels excluded from the data term.
     read_noise_dn, gain_e_per_dn
-        Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, which determine the shot noise; None
-        if unknown. Reconstruction weights each count by them.
+        Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, which determine
+        the shot noise; None if unknown. Reconstruction weights each count by them.
     bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
-        Conditions of the measurement, for checks against the camera and for the record; ``created`` is an ISO 8601
-        time, ``source`` describes the origin.
+        Conditions of the measurement, for checks against the camera and for the record; ``created``
+        is an ISO 8601 time, ``source`` describes the origin.
 
     Raises
     ------
@@ -71,7 +75,9 @@ class Calibration:
     )
     full_scale_dn: NonNegative = 1.0
     saturation_dn: Number | None = None
-    bad_pixels: Annotated[npt.NDArray[np.bool_] | None, Payload(("uint8",), 2, optional=True)] = None
+    bad_pixels: Annotated[npt.NDArray[np.bool_] | None, Payload(("uint8",), 2, optional=True)] = (
+        None
+    )
     read_noise_dn: NonNegative | None = None
     gain_e_per_dn: NonNegative | None = None
     bit_depth: BitDepth | None = None
@@ -86,7 +92,9 @@ class Calibration:
         phi = np.asarray(self.phi)
         if phi.ndim != 3 or 0 in phi.shape:
             raise CalibrationError(
-                "The mask stack phi has an invalid shape", expected="(B, H, W), none of them 0", got=phi.shape
+                "The mask stack phi has an invalid shape",
+                expected="(B, H, W), none of them 0",
+                got=phi.shape,
             )
         if not np.isfinite(phi).all():
             raise CalibrationError(
@@ -99,13 +107,15 @@ class Calibration:
                 "The mask stack phi is not a transmission",
                 expected="values in [0, 1]",
                 got=f"{low:.4g} to {high:.4g}",
-                hint="Divide masks by their maximum, or use `Calibration` only after dark and white correction.",
+                hint="Divide masks by their maximum, or use `Calibration` only after dark and "
+                "white correction.",
             )
         if _field_moves(phi):
             raise CalibrationError(
                 "Each mask covers another part of a wider canvas, as the bands behind a prism do",
                 expected="masks that all cover the whole field",
-                hint="Spectral cameras are not supported: their bands would come out as frames that drift.",
+                hint="Spectral cameras are not supported: their bands would come out as frames "
+                "that drift.",
             )
         _, height, width = phi.shape
         dark = np.asarray(self.dark, dtype=np.float32)
@@ -116,11 +126,21 @@ class Calibration:
                 got=dark.shape,
             )
         if not (np.isfinite(self.full_scale_dn) and self.full_scale_dn > 0):
-            raise CalibrationError("full_scale_dn must be a positive number of DN", got=self.full_scale_dn)
-        if self.read_noise_dn is not None and not (np.isfinite(self.read_noise_dn) and self.read_noise_dn >= 0):
-            raise CalibrationError("read_noise_dn must be a number of DN, 0 or more", got=self.read_noise_dn)
-        if self.gain_e_per_dn is not None and not (np.isfinite(self.gain_e_per_dn) and self.gain_e_per_dn > 0):
-            raise CalibrationError("gain_e_per_dn must be a positive number of electrons", got=self.gain_e_per_dn)
+            raise CalibrationError(
+                "full_scale_dn must be a positive number of DN", got=self.full_scale_dn
+            )
+        if self.read_noise_dn is not None and not (
+            np.isfinite(self.read_noise_dn) and self.read_noise_dn >= 0
+        ):
+            raise CalibrationError(
+                "read_noise_dn must be a number of DN, 0 or more", got=self.read_noise_dn
+            )
+        if self.gain_e_per_dn is not None and not (
+            np.isfinite(self.gain_e_per_dn) and self.gain_e_per_dn > 0
+        ):
+            raise CalibrationError(
+                "gain_e_per_dn must be a positive number of electrons", got=self.gain_e_per_dn
+            )
         if self.bad_pixels is not None and np.asarray(self.bad_pixels).shape != (height, width):
             raise CalibrationError(
                 "The bad-pixel map does not fit the masks",
@@ -129,10 +149,13 @@ class Calibration:
             )
         if self.bayer is not None and (height % 2 or width % 2):
             raise CalibrationError(
-                "A Bayer mosaic needs even height and width", got=f"{height}×{width} with phase {self.bayer}"
+                "A Bayer mosaic needs even height and width",
+                got=f"{height}×{width} with phase {self.bayer}",
             )
         object.__setattr__(self, "phi", _frozen(phi, np.float32))
-        object.__setattr__(self, "dark", _frozen(np.broadcast_to(dark, (height, width)), np.float32))
+        object.__setattr__(
+            self, "dark", _frozen(np.broadcast_to(dark, (height, width)), np.float32)
+        )
         if self.bad_pixels is not None:
             object.__setattr__(self, "bad_pixels", _frozen(np.asarray(self.bad_pixels), np.bool_))
 
@@ -155,21 +178,28 @@ class Calibration:
 
     @cached_property
     def fineness(self) -> float:
-        """How fine the masks are, 0.1 to 1 in tenths: their mean squared spatial frequency relative to white noise.
+        """How fine the masks are, 0.1 to 1 in tenths: their mean squared spatial frequency relative
+        to white noise.
 
-        1 for independent elements of a pixel; masks of the capture 4fan14, of elements of two pixels with blur, 0.3.
+        1 for independent elements of a pixel; masks of the capture 4fan14, of elements of two
+        pixels with blur, 0.3.
         """
         step = 1 if self.bayer is None else 2  # neighbours of a plane
         if min(self.shape) <= step:
             return 1.0
-        rows, columns = self.phi[:, step:] - self.phi[:, :-step], self.phi[..., step:] - self.phi[..., :-step]
+        rows, columns = (
+            self.phi[:, step:] - self.phi[:, :-step],
+            self.phi[..., step:] - self.phi[..., :-step],
+        )
         changes = float(np.square(rows).mean() + np.square(columns).mean())
         variance = float(self.phi.var((1, 2)).mean())
         return min(1.0, max(0.1, round(changes / (4 * variance), 1))) if variance > 0 else 1.0
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the content: equal for equal masks, dark frame, bad pixels, scale and noise, of any origin."""
+        """Hash of the content: equal for equal masks, dark frame, bad pixels, scale and noise, of
+        any origin.
+        """
         digest = hashlib.sha256()
         scalars = {
             "shape": self.phi.shape,
@@ -198,10 +228,14 @@ class Calibration:
         """
         if self.read_noise_dn is None and self.gain_e_per_dn is None:
             return None
-        shot = 0.0 if self.gain_e_per_dn is None else 1.0 / (self.gain_e_per_dn * self.full_scale_dn)
+        shot = (
+            0.0 if self.gain_e_per_dn is None else 1.0 / (self.gain_e_per_dn * self.full_scale_dn)
+        )
         return ((self.read_noise_dn or 0.0) / self.full_scale_dn) ** 2, shot
 
-    def snapshot(self, series: str, seq: int, counts: Array, truth: Array | None = None) -> Snapshot:
+    def snapshot(
+        self, series: str, seq: int, counts: Array, truth: Array | None = None
+    ) -> Snapshot:
         """Return counts from a file or a simulation, (H, W), as a snapshot of a series."""
         return Snapshot(
             id=SnapshotId(series, 0, seq),
@@ -214,10 +248,14 @@ class Calibration:
         )
 
     def measurement(self, counts: Array) -> npt.NDArray[np.float32]:
-        """Return y = (counts − dark) / full_scale_dn, (H, W) float32, in units of scene brightness."""
+        """Return y = (counts − dark) / full_scale_dn, (H, W) float32,
+        in units of scene brightness.
+        """
         if counts.shape != self.shape:
             raise CalibrationError(
-                "A snapshot does not fit the calibration", expected=f"{self.shape} pixels", got=counts.shape
+                "A snapshot does not fit the calibration",
+                expected=f"{self.shape} pixels",
+                got=counts.shape,
             )
         y = np.subtract(counts, self.dark, dtype=np.float32)
         y /= np.float32(self.full_scale_dn)
@@ -230,6 +268,8 @@ def _field_moves(phi: Array) -> bool:
         light = phi.mean(axis)
         lit = light > _DARK_EDGE * light.mean()
         steps = np.diff([lit.argmax(1), -lit[:, ::-1].argmax(1)])
-        if min(len(phi) - 2, light.shape[1] - 8) > 0 and bool((steps > 0).all() or (steps < 0).all()):
+        if min(len(phi) - 2, light.shape[1] - 8) > 0 and bool(
+            (steps > 0).all() or (steps < 0).all()
+        ):
             return True
     return False

@@ -1,4 +1,6 @@
-"""Displacement of the masks on the sensor since their calibration, as a value; `mask_shift` applies it to masks."""
+"""Displacement of the masks on the sensor since their calibration, as a value; `mask_shift` applies
+it to masks.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from dataclasses import dataclass
 
 from sci_stream.errors import FileFormatError
 
-# The weights along an axis reach this many pixels to either side: with 3×3 free weights, shifts between pixels came out
-# wrong by up to 0.08 pixel, because the true kernel has negative lobes (docs/decisions/mask-shift.md).
+# The weights along an axis reach this many pixels to either side: with 3×3 free weights, shifts
+# between pixels came out wrong by up to 0.08 pixel, because the true kernel has negative lobes
+# (docs/decisions/mask-shift.md).
 TAPS_RADIUS = 2
 
 # Weights are written in ten-thousandths: finer than the precision of any fit.
@@ -32,7 +35,8 @@ class Displacement:
     base_px
         (x, y), whole pixels to the right and down.
     x, y
-        a and b: 2·`TAPS_RADIUS` + 1 weights each, of sum 1; the middle one belongs to a displacement of 0.
+        a and b: 2·`TAPS_RADIUS` + 1 weights each, of sum 1; the middle one belongs to a
+        displacement of 0.
     """
 
     base_px: tuple[int, int] = (0, 0)
@@ -57,7 +61,8 @@ class Displacement:
     def to_text(self) -> str:
         """The displacement as a short text, for messages and recordings; ``""`` for none.
 
-        For x, a semicolon, and y: the base, then all weights except the middle one, in ten-thousandths.
+        For x, a semicolon, and y: the base, then all weights except the middle one, in
+        ten-thousandths.
 
         >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).to_text
         '1,0,0,2500,0;0,0,0,0,0'
@@ -82,24 +87,34 @@ class Displacement:
             )
         if not text:
             return NO_DISPLACEMENT
-        (base_x, *x), (base_y, *y) = ([int(number) for number in axis.split(",")] for axis in text.split(";"))
+        (base_x, *x), (base_y, *y) = (
+            [int(number) for number in axis.split(",")] for axis in text.split(";")
+        )
         return cls((base_x, base_y), _from_units(x), _from_units(y))
 
     def rounded(self) -> Displacement:
-        """Return the displacement at the precision of `to_text`, so that a replay from the text is exact."""
+        """Return the displacement at the precision of `to_text`, so that a replay from the text is
+        exact.
+        """
         x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
         base_x, base_y = (max(-_MAX_BASE_PX, min(_MAX_BASE_PX, base)) for base in self.base_px)
         return Displacement((base_x, base_y), x, y)
 
     def recentred(self) -> Displacement:
-        """Return an equal displacement with its base at the whole pixel nearest to its centroid, if the weights fit."""
+        """Return an equal displacement with its base at the whole pixel nearest to its centroid, if
+        the weights fit.
+        """
         (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
         return Displacement((self.base_px[0] + move_x, self.base_px[1] + move_y), x, y)
 
     def blended(self, other: Displacement, weight: float) -> Displacement:
-        """Return the weighted mean with another displacement of the same base; ``weight`` is that of the other."""
+        """Return the weighted mean with another displacement of the same base; ``weight`` is that
+        of the other.
+        """
         if other.base_px != self.base_px:
-            raise ValueError(f"displacements of base {self.base_px} and {other.base_px} cannot be averaged")
+            raise ValueError(
+                f"displacements of base {self.base_px} and {other.base_px} cannot be averaged"
+            )
         x, y = (
             tuple((1 - weight) * mine + weight * its for mine, its in zip(*both, strict=True))
             for both in ((self.x, other.x), (self.y, other.y))

@@ -1,10 +1,11 @@
 r"""The forward model of video SCI and the projection onto the measurement.
 
-One exposure sums B masked frames, the paper's Eq. (1): ``y = Σ_b φ_b ⊙ x_b + z``. In vector form, y = Φx + z, Φ is a
-row of B diagonal blocks, so ΦΦᵀ is diagonal with entries R = Σ_b φ_b², and its inverse is one division per pixel. This
-makes the projection of PnP-GAP cheap.
+One exposure sums B masked frames, the paper's Eq. (1): ``y = Σ_b φ_b ⊙ x_b + z``. In vector form, y
+= Φx + z, Φ is a row of B diagonal blocks, so ΦΦᵀ is diagonal with entries R = Σ_b φ_b², and its
+inverse is one division per pixel. This makes the projection of PnP-GAP cheap.
 
-All functions accept leading batch dimensions: (…, B, H, W) for masks and videos, (…, H, W) for measurements.
+All functions accept leading batch dimensions: (…, B, H, W) for masks and videos, (…, H, W) for
+measurements.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
     Both must have the same dtype and device; the result is a new tensor.
     """
-    if phi.device.type == "cpu":  # frame by frame: a fifth of the time of one product, for large videos
+    if (
+        phi.device.type == "cpu"
+    ):  # frame by frame: a fifth of the time of one product, for large videos
         masks, frames = phi.unbind(-3), x.unbind(-3)
         y = masks[0] * frames[0]
         for mask, frame in zip(masks[1:], frames[1:], strict=True):
@@ -32,7 +35,8 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def gram_diag(phi: torch.Tensor) -> torch.Tensor:
     """Return R = diag(ΦΦᵀ) = Σ_b φ_b², (…, B, H, W) → (…, H, W).
 
-    Not Σ_b φ_b as in published codes: the two are equal only for binary masks, and calibrated masks are grey.
+    Not Σ_b φ_b as in published codes: the two are equal only for binary masks, and calibrated masks
+    are grey.
     """
     return forward(phi, phi)
 
@@ -40,15 +44,16 @@ def gram_diag(phi: torch.Tensor) -> torch.Tensor:
 def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
     """Return R⁻¹ at measured pixels and 0 elsewhere.
 
-    With R⁻¹ = 0 a pixel has no effect in `accumulate_and_project`, which leaves its frames unchanged.
+    With R⁻¹ = 0 a pixel has no effect in `accumulate_and_project`, which leaves its frames
+    unchanged.
 
     Parameters
     ----------
     r
         (…, H, W), R = Σ_b φ_b² as from `gram_diag`.
     valid
-        (…, H, W) bool, broadcastable to ``r``: pixels with a valid measurement. False for bad or saturated ones. Pixels
-        with R ≤ `R_FLOOR` are always excluded.
+        (…, H, W) bool, broadcastable to ``r``: pixels with a valid measurement. False for bad or
+        saturated ones. Pixels with R ≤ `R_FLOOR` are always excluded.
 
     Returns
     -------
@@ -78,14 +83,16 @@ def accumulate_and_project(
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x = v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
-    Where w is 1, x is the video nearest to ``v`` that satisfies y_acc = Φx exactly. Φv is computed once for both.
+    Where w is 1, x is the video nearest to ``v`` that satisfies y_acc = Φx exactly. Φv is computed
+    once for both.
 
     Parameters
     ----------
     v
         (…, B, H, W), the estimate to project. Not modified.
     y_acc, y
-        (…, H, W), the accumulated measurement, and the measurement; finite, also where ``r_inv`` is 0.
+        (…, H, W), the accumulated measurement, and the measurement; finite, also where ``r_inv`` is
+        0.
     phi
         (…, B, H, W), the mask stack.
     r_inv

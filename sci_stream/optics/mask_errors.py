@@ -1,7 +1,7 @@
 """Errors of single masks and of the black level, which come on top of a displacement of all masks.
 
-A relay that vibrates moves each mask by itself, a light source or shutter that wavers gives each frame its own
-exposure, and a sensor that warms up changes its black level.
+A relay that vibrates moves each mask by itself, a light source or shutter that wavers gives each
+frame its own exposure, and a sensor that warms up changes its black level.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, DISPLACEMENT_PATTERN, NO_DISPLACEMENT, Displacement
+from sci_stream.optics.displacement import (
+    DISPLACEMENT_LENGTH,
+    DISPLACEMENT_PATTERN,
+    NO_DISPLACEMENT,
+    Displacement,
+)
 
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
@@ -24,12 +29,16 @@ _MAX_UNITS = 30_000
 _NUMBER = r"-?\d{1,5}"
 # Most masks whose errors a correction may have: a text of one line.
 MAX_MASKS = 64
-CORRECTION_PATTERN = rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
+CORRECTION_PATTERN = (
+    rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
+)
 """Matches the text of `MaskCorrection.to_text`."""
 
 
 class MaskError(NamedTuple):
-    """Error of one mask: shift to the right and down, pixels; blur, as a variance, px²; excess of its transmission."""
+    """Error of one mask: shift to the right and down, pixels; blur, as a variance, px²; excess of
+    its transmission.
+    """
 
     x_px: float = 0.0
     y_px: float = 0.0
@@ -38,12 +47,15 @@ class MaskError(NamedTuple):
 
     def rounded(self) -> MaskError:
         """Return the error at the precision of the text."""
-        return MaskError(*(_in_units(value, unit) * unit for value, unit in zip(self, _UNITS, strict=True)))
+        return MaskError(
+            *(_in_units(value, unit) * unit for value, unit in zip(self, _UNITS, strict=True))
+        )
 
 
 @dataclass(frozen=True)
 class MaskCorrection:
-    """Correction of a calibration: a displacement of all masks, errors of each, and an excess of the black level.
+    """Correction of a calibration: a displacement of all masks, errors of each, and an excess of
+    the black level.
 
     ``masks`` is empty for none, ``black`` in units of y.
     """
@@ -65,7 +77,9 @@ class MaskCorrection:
     @property
     def jitter_px(self) -> float:
         """Root mean square of the masks' own shifts along an axis."""
-        return math.sqrt(sum(m.x_px**2 + m.y_px**2 for m in self.masks) / max(1, 2 * len(self.masks)))
+        return math.sqrt(
+            sum(m.x_px**2 + m.y_px**2 for m in self.masks) / max(1, 2 * len(self.masks))
+        )
 
     @property
     def gain_error(self) -> float:
@@ -73,14 +87,17 @@ class MaskCorrection:
         return math.sqrt(sum(m.gain**2 for m in self.masks) / max(1, len(self.masks)))
 
     def turns(self, n_frames: int) -> tuple[int, ...]:
-        """Return the number of frames' light that each mask lets through: 2 where a stage dwells twice as long."""
+        """Return the number of frames' light that each mask lets through: 2 where a stage dwells
+        twice as long.
+        """
         if not self.masks:
             return (1,) * n_frames
         gains = [1 + mask.gain for mask in self.masks]
         return tuple(max(1, round(gain / statistics.median(gains))) for gain in gains)
 
     def frame_times(self, n_frames: int) -> tuple[tuple[float, float], ...]:
-        """Return begin and duration of each frame as shares of the exposure: its light relative to all.
+        """Return begin and duration of each frame as shares of the exposure: its light relative to
+        all.
 
         >>> MaskCorrection(masks=(MaskError(gain=0.5), MaskError(gain=-0.5))).frame_times(2)
         ((0.0, 0.75), (0.75, 0.25))
@@ -93,16 +110,27 @@ class MaskCorrection:
     def words(self) -> str:
         """The correction as a person reads it; ``""`` for none.
 
-        >>> MaskCorrection(masks=(MaskError(0.3, 0.4, gain=1.0), MaskError(), MaskError(gain=-0.1))).words
+        >>> errors = MaskError(0.3, 0.4, gain=1.0), MaskError(), MaskError(gain=-0.1)
+        >>> MaskCorrection(masks=errors).words
         'masks shifted by up to 0.50 px each, gains 0.90 to 2.00, mask 0 as 2 frames'
         """
         words = []
         if not self.displacement.is_none:
-            words.append("all masks shifted by ({:+.2f}, {:+.2f}) px".format(*self.displacement.shift_px))
+            words.append(
+                "all masks shifted by ({:+.2f}, {:+.2f}) px".format(*self.displacement.shift_px)
+            )
         if self.masks:
-            gains, furthest = [1 + mask.gain for mask in self.masks], max(math.hypot(*mask[:2]) for mask in self.masks)
-            words += [f"masks shifted by up to {furthest:.2f} px each", f"gains {min(gains):.2f} to {max(gains):.2f}"]
-            words += [f"mask {b} as {n} frames" for b, n in enumerate(self.turns(len(gains))) if n > 1]
+            gains, furthest = (
+                [1 + mask.gain for mask in self.masks],
+                max(math.hypot(*mask[:2]) for mask in self.masks),
+            )
+            words += [
+                f"masks shifted by up to {furthest:.2f} px each",
+                f"gains {min(gains):.2f} to {max(gains):.2f}",
+            ]
+            words += [
+                f"mask {b} as {n} frames" for b, n in enumerate(self.turns(len(gains))) if n > 1
+            ]
         if self.black:
             words.append(f"black level {self.black:+.4f} of white")
         return ", ".join(words)
@@ -111,8 +139,8 @@ class MaskCorrection:
     def to_text(self) -> str:
         """The correction as a short text, for messages and recordings; ``""`` for none.
 
-        That of the displacement; then, after a bar, the black level in hundred-thousandths; and of each mask the shifts
-        in thousandths, blur and gain in ten-thousandths.
+        That of the displacement; then, after a bar, the black level in hundred-thousandths; and of
+        each mask the shifts in thousandths, blur and gain in ten-thousandths.
 
         >>> MaskCorrection(masks=(MaskError(0.1, 0.0, 0.0, -0.05),), black=0.002).to_text
         '|200;100,0,0,-500'
@@ -144,14 +172,21 @@ class MaskCorrection:
             return cls(displacement)
         black, *masks = of_masks.split(";")
         errors = (
-            MaskError(*(int(number) * unit for number, unit in zip(mask.split(","), _UNITS, strict=True)))
+            MaskError(
+                *(int(number) * unit for number, unit in zip(mask.split(","), _UNITS, strict=True))
+            )
             for mask in masks
         )
         return cls(displacement, tuple(errors), int(black) * _BLACK)
 
     def rounded(self) -> MaskCorrection:
-        """Return the correction at the precision of `to_text`, so that a replay from the text is exact."""
-        masks, black = tuple(mask.rounded() for mask in self.masks), _in_units(self.black, _BLACK) * _BLACK
+        """Return the correction at the precision of `to_text`, so that a replay from the text is
+        exact.
+        """
+        masks, black = (
+            tuple(mask.rounded() for mask in self.masks),
+            _in_units(self.black, _BLACK) * _BLACK,
+        )
         nothing = black == 0 and not any(map(any, masks))
         return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black)
 

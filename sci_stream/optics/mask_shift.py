@@ -1,9 +1,9 @@
 """Shift masks on the sensor by their displacement since calibration.
 
-Mask elements are about as large as pixels, so a calibrated mask is not band-limited: shifting it by a fraction of a
-pixel with an interpolating (Fourier, cubic) kernel gives masks with errors of a third of their contrast at half a
-pixel. The true kernel depends on the shape of the elements and the blur of the optics, which are unknown; but it can be
-measured, as a few weights along each axis.
+Mask elements are about as large as pixels, so a calibrated mask is not band-limited: shifting it by
+a fraction of a pixel with an interpolating (Fourier, cubic) kernel gives masks with errors of a
+third of their contrast at half a pixel. The true kernel depends on the shape of the elements and
+the blur of the optics, which are unknown; but it can be measured, as a few weights along each axis.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ def shift_masks(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
     Beyond the border of the calibrated area, masks are continued with their outermost pixels.
     """
     reach_x, reach_y = (abs(base) + TAPS_RADIUS for base in displacement.base_px)
-    padded = torch.nn.functional.pad(phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate")[0]
+    padded = torch.nn.functional.pad(
+        phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate"
+    )[0]
     height, width = phi.shape[-2:]
     across = weighted_slices(padded, displacement.x, reach_x - displacement.base_px[0], -1, width)
-    return weighted_slices(across, displacement.y, reach_y - displacement.base_px[1], -2, height).clamp_(0.0, 1.0)
+    return weighted_slices(
+        across, displacement.y, reach_y - displacement.base_px[1], -2, height
+    ).clamp_(0.0, 1.0)
 
 
 def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
-    """Return the pixels whose masks lay outside the sensor when they were calibrated, (H, W) bool."""
+    """Return the pixels whose masks lay outside the sensor when they were calibrated, (H,
+    W) bool.
+    """
     rows, columns = (
         _beyond(weights, base, length)
         for weights, base, length in zip(
@@ -42,7 +48,9 @@ def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.
 
 
 def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
-    """Return the positions along an axis with more than `_NEGLIGIBLE` of the weights outside, (length,) bool."""
+    """Return the positions along an axis with more than `_NEGLIGIBLE` of the weights outside,
+    (length,) bool.
+    """
     position = torch.arange(length)
     outside = torch.zeros(length)
     for i, weight in enumerate(weights, -TAPS_RADIUS):
@@ -51,8 +59,12 @@ def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
     return outside > _NEGLIGIBLE
 
 
-def weighted_slices(image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int) -> torch.Tensor:
-    """Sum slices of ``length`` along an axis: weight i applies to the slice that begins i before ``start``."""
+def weighted_slices(
+    image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int
+) -> torch.Tensor:
+    """Sum slices of ``length`` along an axis: weight i applies to the slice that begins i before
+    ``start``.
+    """
     terms = [
         (weight, image.narrow(dim, start - i, length))
         for i, weight in enumerate(weights, -TAPS_RADIUS)
@@ -64,8 +76,9 @@ def weighted_slices(image: torch.Tensor, weights: tuple[float, ...], start: int,
     return total
 
 
-# First and second derivative of a sampled image, exact for polynomials of degree 4: masks are coarse, and a difference
-# of neighbours alone finds a fifth too little of their slope at a blur of half a pixel.
+# First and second derivative of a sampled image, exact for polynomials of degree 4: masks are
+# coarse, and a difference of neighbours alone finds a fifth too little of their slope at a blur of
+# half a pixel.
 _SLOPE = (1 / 12, -8 / 12, 0.0, 8 / 12, -1 / 12)
 _CURVATURE = (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)
 
@@ -79,7 +92,9 @@ def corrected_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tens
 
 
 def reshaped_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
-    """Return masks shifted and blurred each by itself, (…, B, H, W) → the same, a new tensor, ≥ 0."""
+    """Return masks shifted and blurred each by itself, (…, B, H, W) → the same, a new tensor,
+    ≥ 0.
+    """
     if not correction.masks:
         return phi.clone()
     right, down, blur, _ = phi.new_tensor(correction.masks).unbind(1)
@@ -93,9 +108,11 @@ def mask_gains(like: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
 
 
 def mask_changes(phi: torch.Tensor, correction: MaskCorrection) -> list[torch.Tensor]:
-    """Return the derivatives of corrected masks, (…, B, H, W), by each field of their `MaskError`, in their order.
+    """Return the derivatives of corrected masks, (…, B, H, W), by each field of their `MaskError`,
+    in their order.
 
-    Exact for `reshaped_masks`: a step of Newton's method with others, which are near for small shifts, may lead uphill.
+    Exact for `reshaped_masks`: a step of Newton's method with others, which are near for small
+    shifts, may lead uphill.
     """
     masks = correction.masks or (MaskError(),) * phi.shape[-3]
     right, down, blur, gain = phi.new_tensor(masks).unbind(1)
@@ -114,15 +131,23 @@ def mask_changes(phi: torch.Tensor, correction: MaskCorrection) -> list[torch.Te
 
 
 def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tensor:
-    """Return the five weights that displace an image by less than a pixel and blur it, (B,) both → (B, 5)."""
+    """Return the five weights that displace an image by less than a pixel and blur it, (B,) both →
+    (B, 5).
+    """
     slope, curvature = (shift_px.new_tensor(weights) for weights in (_SLOPE, _CURVATURE))
     spread = (shift_px.square() + blur_px2).unsqueeze(1) / 2
     # To the right is against the slope.
-    return shift_px.new_tensor((0.0, 0.0, 1.0, 0.0, 0.0)) - shift_px.unsqueeze(1) * slope + spread * curvature
+    return (
+        shift_px.new_tensor((0.0, 0.0, 1.0, 0.0, 0.0))
+        - shift_px.unsqueeze(1) * slope
+        + spread * curvature
+    )
 
 
 def _filtered(phi: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with their last pixels."""
+    """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with
+    their last pixels.
+    """
     images, length = phi.reshape(-1, *phi.shape[-3:]), phi.shape[dim]
     padded = F.pad(images, (2, 2, 0, 0) if dim == -1 else (0, 0, 2, 2), mode="replicate")
     # A grouped convolution takes twice to nine times as long on a CPU.

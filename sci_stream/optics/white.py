@@ -1,4 +1,6 @@
-"""The white level of a measurement of unknown scale: the value that one white frame adds through an open mask."""
+"""The white level of a measurement of unknown scale: the value that one white frame adds through an
+open mask.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
     Raises `InputError` if they are not transmissions.
     """
     if masks.ndim != 3 or 0 in masks.shape:
-        raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=masks.shape)
+        raise InputError(
+            "The masks have an invalid shape", expected="(B, H, W), none of them 0", got=masks.shape
+        )
     peak, low = float(masks.max()), float(masks.min())
     if low < 0:
         raise InputError(
@@ -42,7 +46,10 @@ def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
 
 
 def white_level(truth: Array) -> float:
-    """Return the white level of true frames, 255 or 1. Raises `InputError` if their values are of another range."""
+    """Return the white level of true frames, 255 or 1.
+
+    Raises `InputError` if their values are of another range.
+    """
     low, top = float(truth.min()), float(truth.max())
     if low < -64 or top > 510:  # resampled frames overshoot
         raise InputError(
@@ -55,9 +62,11 @@ def white_level(truth: Array) -> float:
 
 
 def brightness_percentile(y: Array, phi: Array) -> float:
-    r"""Return the 99.5th percentile of y/Σ_b φ_b, the mean brightness of each pixel's video, in the unit of y.
+    r"""Return the 99.5th percentile of y/Σ_b φ_b, the mean brightness of each pixel's video, in the
+    unit of y.
 
-    Divided by it, the video of a measurement without an absolute scale fills 0–1, and only its highlights exceed that.
+    Divided by it, the video of a measurement without an absolute scale fills 0–1, and only its
+    highlights exceed that.
 
     Parameters
     ----------
@@ -68,11 +77,14 @@ def brightness_percentile(y: Array, phi: Array) -> float:
     """
     light = np.asarray(phi, np.float64).sum(0)
     seen = light > _LEAST_LIGHT * light.mean()
-    return float(np.percentile(np.asarray(y, np.float64)[:, seen] / light[seen], _BRIGHT_PERCENTILE))
+    return float(
+        np.percentile(np.asarray(y, np.float64)[:, seen] / light[seen], _BRIGHT_PERCENTILE)
+    )
 
 
 def fit_white(y: Array, phi: Array, truth: Array) -> tuple[float, float]:
-    r"""Return the least-squares s of ``y = s · Σ_b φ_b ⊙ x_b``, and the residual ‖y − sΦx‖₂/‖y‖₂ that it leaves.
+    r"""Return the least-squares s of ``y = s · Σ_b φ_b ⊙ x_b``, and the residual ‖y − sΦx‖₂/‖y‖₂
+    that it leaves.
 
     Parameters
     ----------

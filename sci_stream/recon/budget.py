@@ -1,4 +1,6 @@
-"""Iterations for the next snapshot under load: reconstruction gets coarser before any snapshot is dropped."""
+"""Iterations for the next snapshot under load: reconstruction gets coarser before any snapshot is
+dropped.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _TOLERATED_BACKLOG = 1
 class SolveCosts:
     """Seconds that solves take, by their number of iterations.
 
-    Other work on a device slows all solves down by one factor, which each measured solve corrects: so a number of
-    iterations that was too slow once is known to fit again without a try.
+    Other work on a device slows all solves down by one factor, which each measured solve corrects:
+    so a number of iterations that was too slow once is known to fit again without a try.
 
     Parameters
     ----------
@@ -42,7 +44,9 @@ class SolveCosts:
         self._slowdown += _SMOOTHING * (seconds / self._when_idle(iterations) - self._slowdown)
 
     def fitting(self, seconds: float, counts: Iterable[int], least: int) -> int:
-        """Return the largest of some numbers of iterations that fits into a time; the least if none is known to."""
+        """Return the largest of some numbers of iterations that fits into a time; the least if none
+        is known to.
+        """
         if not self._idle:
             return least
         limit_s = seconds / self._slowdown * (1 + 1e-9)
@@ -53,24 +57,26 @@ class SolveCosts:
         known = sorted(self._idle)
         if iterations > known[-1]:
             return self._idle[known[-1]] * iterations / known[-1]
-        return float(np.interp(iterations, [0, *known], [0.0, *(self._idle[count] for count in known)]))
+        return float(
+            np.interp(iterations, [0, *known], [0.0, *(self._idle[count] for count in known)])
+        )
 
 
 class BudgetController:
     """Decide the budget of each snapshot from the cost of earlier ones; it reads no clock.
 
-    Without load (``period_ns`` = 0) a snapshot gets all iterations, otherwise as many as fit into the fraction
-    `_HEADROOM` of the period, between ``min_iterations`` and all. While snapshots are queued behind it, that share is
-    halved from one snapshot to the next until the backlog is gone; then it grows by an eighth of the whole per
-    snapshot.
+    Without load (``period_ns`` = 0) a snapshot gets all iterations, otherwise as many as fit into
+    the fraction `_HEADROOM` of the period, between ``min_iterations`` and all. While snapshots are
+    queued behind it, that share is halved from one snapshot to the next until the backlog is gone;
+    then it grows by an eighth of the whole per snapshot.
 
     Parameters
     ----------
     settings
         Source of ``iterations`` and ``min_iterations``.
     costs
-        Of solves, as in `sci_stream.recon.engine.Engine.costs`. Until one is known, a snapshot under load gets
-        ``min_iterations``.
+        Of solves, as in `sci_stream.recon.engine.Engine.costs`. Until one is known, a snapshot
+        under load gets ``min_iterations``.
     """
 
     def __init__(self, settings: SolverSettings, costs: SolveCosts) -> None:
@@ -79,12 +85,15 @@ class BudgetController:
         self._share = 1.0
 
     def next_budget(self, *, period_ns: int, backlog: int) -> int:
-        """Return the iterations for a snapshot with this much time and this many waiting behind it."""
+        """Return the iterations for a snapshot with this much time and this many waiting
+        behind it.
+        """
         full, least = self._settings.iterations, self._settings.min_iterations
         if period_ns <= 0:
             self._share = 1.0
             return full
-        # Multiplicative decrease, additive increase, as TCP: it converges to the sustainable rate without oscillating.
+        # Multiplicative decrease, additive increase, as TCP: it converges to the sustainable rate
+        # without oscillating.
         if backlog > _TOLERATED_BACKLOG:
             self._share *= 0.5
         else:

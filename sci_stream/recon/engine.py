@@ -16,7 +16,13 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import LocalDenoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, data_step, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import (
+    CorrelatedResidual,
+    Problem,
+    data_step,
+    gap,
+    noise_variance_ratio,
+)
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
@@ -32,9 +38,20 @@ from sci_stream.recon.backend.fusion import Compiler, Fusion, compile_on_gpu
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
-from sci_stream.recon.denoisers.temporal import IterationDenoiser, cycled_denoisers, ending_on_frames
+from sci_stream.recon.denoisers.temporal import (
+    IterationDenoiser,
+    cycled_denoisers,
+    ending_on_frames,
+)
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past, coded, levels_from
+from sci_stream.recon.initialization.initializer import (
+    REASONS,
+    Initializer,
+    InitialState,
+    Past,
+    coded,
+    levels_from,
+)
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -44,17 +61,18 @@ from sci_stream.reports import SolveReport
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
-# Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
-# squares of floats near the largest overflow.
+# Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
+# are not finite, since squares of floats near the largest overflow.
 _MAX_Y = 1e6
 
 
 class Estimate(NamedTuple):
     """The result of a solve on the device.
 
-    ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype; ``finite``, (): False if the solve diverged, and
-    ``planes`` is the still image instead; ``facts``, (5,): the residual ‖y − Φv‖₂/‖y‖₂, ``finite``, the place of the
-    reason for the start in `REASONS`, and the noise and its part due to the masks (`SolveReport`), NaN if unknown.
+    ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype; ``finite``, (): False if the
+    solve diverged, and ``planes`` is the still image instead; ``facts``, (5,): the residual ‖y −
+    Φv‖₂/‖y‖₂, ``finite``, the place of the reason for the start in `REASONS`, and the noise and its
+    part due to the masks (`SolveReport`), NaN if unknown.
     """
 
     planes: torch.Tensor
@@ -66,8 +84,8 @@ class Estimate(NamedTuple):
 class Engine:
     """Reconstruct snapshots of one calibration with one prior on one device. Used from one thread.
 
-    With ``settings.warm_start`` it keeps the video of the last snapshot and starts from it if the next snapshot
-    directly continues it; otherwise each result depends on its snapshot alone.
+    With ``settings.warm_start`` it keeps the video of the last snapshot and starts from it if the
+    next snapshot directly continues it; otherwise each result depends on its snapshot alone.
 
     Parameters
     ----------
@@ -84,10 +102,11 @@ class Engine:
     between
         Called before each iteration; an exception that it raises ends the solve.
     recorder
-        How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where ``cuda_graphs``, and
-        nothing elsewhere.
+        How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where
+        ``cuda_graphs``, and nothing elsewhere.
     compiler
-        How the operations of recorded work are fused; None for torch's compiler on a GPU, and nothing elsewhere.
+        How the operations of recorded work are fused; None for torch's compiler on a GPU, and
+        nothing elsewhere.
     cuda_graphs
         False to launch each operation.
 
@@ -140,13 +159,14 @@ class Engine:
         self._solving = False
         self._correction: MaskCorrection | None = None
         self.left_out: npt.NDArray[np.bool_] | None = None
-        """Pixels, (H, W), that are left out from the next snapshot on, besides the calibration's bad ones."""
+        """Pixels, (H, W), that are left out from the next snapshot on, besides the calibration's
+        bad ones."""
 
     def correct_masks(self, correction: MaskCorrection) -> None:
         """Correct the calibrated masks and black level, from the next snapshot on.
 
-        The precision is that of reports, see `MaskCorrection.rounded`. May be called between the iterations of a solve,
-        which continues with the masks that it started with.
+        The precision is that of reports, see `MaskCorrection.rounded`. May be called between the
+        iterations of a solve, which continues with the masks that it started with.
 
         Raises `DeviceMemoryError` if the device runs out of memory.
         """
@@ -169,7 +189,8 @@ class Engine:
         return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
 
     def change_settings(self, settings: SolverSettings) -> None:
-        """Solve with other numbers of iterations from the next snapshot on; all else must be as it was.
+        """Solve with other numbers of iterations from the next snapshot on; all else must be as it
+        was.
 
         Solves are recorded again when the next one is due.
         """
@@ -207,11 +228,12 @@ class Engine:
         return len(self._graphs)
 
     def warm_up(self) -> SolveCosts:
-        """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
+        """Solve two snapshots of a moving pattern, so that the first real one finds everything
+        prepared.
 
-        Libraries are loaded and memory is allocated. Where solves are recorded, all of them are recorded here: with
-        either start, and of each number of iterations that is used under load. Their operations are fused first if
-        that is faster.
+        Libraries are loaded and memory is allocated. Where solves are recorded, all of them are
+        recorded here: with either start, and of each number of iterations that is used under load.
+        Their operations are fused first if that is faster.
 
         Returns
         -------
@@ -231,13 +253,17 @@ class Engine:
         full = self.settings.iterations
         if self._stages is not None and full > (most := max(seconds)):
             # All further ones are with the denoiser, as the first are.
-            each_s = (seconds[LEAST_BEFORE] - seconds[least := min(seconds)]) / (LEAST_BEFORE - least)
+            each_s = (seconds[LEAST_BEFORE] - seconds[least := min(seconds)]) / (
+                LEAST_BEFORE - least
+            )
             seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
         self.costs = SolveCosts(seconds)
         return self.costs
 
     def _warmed(self, iterations: int) -> float:
-        """Solve two snapshots of a moving pattern, the first cold; return the seconds of the second."""
+        """Solve two snapshots of a moving pattern, the first cold; return the seconds of the
+        second.
+        """
         self.forget()
         for seq in range(2):
             _, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
@@ -252,18 +278,19 @@ class Engine:
         Parameters
         ----------
         snapshot
-            Must belong to the engine's calibration. If it contains the truth, the report has the PSNR.
+            Must belong to the engine's calibration. If it contains the truth, the report has the
+            PSNR.
         iterations
-            Most to spend, ≥ 1; None for those of the settings. Where solves are recorded for some numbers of
-            iterations, the next lower one is spent.
+            Most to spend, ≥ 1; None for those of the settings. Where solves are recorded for some
+            numbers of iterations, the next lower one is spent.
         watch
             Called with the estimate of every iteration, (B, H, W) on the device; its time counts.
 
         Returns
         -------
         video, report
-            (B, H, W) in host memory, nominally 0–1, not clipped, finite; a Bayer mosaic if the calibration is one.
-            The caller owns it.
+            (B, H, W) in host memory, nominally 0–1, not clipped, finite; a Bayer mosaic if the
+            calibration is one. The caller owns it.
 
         Raises
         ------
@@ -274,12 +301,14 @@ class Engine:
         """
         return self.begin(snapshot, iterations, watch=watch).finish()
 
-    def begin(self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None) -> AsyncSolve:
+    def begin(
+        self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
+    ) -> AsyncSolve:
         """Start a reconstruction, as `reconstruct`, without waiting for the device where possible.
 
-        On a GPU the next one may be started before this one is finished: its snapshot is copied in while this one is
-        solved, and this one's video is copied out while the next is solved. On a CPU the solve is complete when this
-        returns.
+        On a GPU the next one may be started before this one is finished: its snapshot is copied in
+        while this one is solved, and this one's video is copied out while the next is solved. On a
+        CPU the solve is complete when this returns.
         """
         require_matching_snapshot(snapshot, self.calibration)
         if self._correction is not None:
@@ -287,10 +316,18 @@ class Engine:
             self.correct_masks(correction)
         stopwatch = Stopwatch(self.device)
         iterations = self._recorded(iterations or self.settings.iterations)
-        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        on_device = (
+            torch.cuda.device(self.device)
+            if self.device.type == "cuda"
+            else contextlib.nullcontext()
+        )
         self._solving = True
         try:
-            with within_memory(self.calibration, self.device, self._features), torch.inference_mode(), on_device:
+            with (
+                within_memory(self.calibration, self.device, self._features),
+                torch.inference_mode(),
+                on_device,
+            ):
                 stopwatch.lap()
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
@@ -300,7 +337,9 @@ class Engine:
                     solve = partial(self._solved, iterations, lambda: None, None)
                     planes, video, finite, facts = self._graphs.call(iterations, solve, *tensors)
                 else:
-                    planes, video, finite, facts = self._solved(iterations, self._between, watch, *tensors)
+                    planes, video, finite, facts = self._solved(
+                        iterations, self._between, watch, *tensors
+                    )
                 self._initializer.keep(snapshot, planes, finite)
                 stopwatch.lap()
                 arrival = self._transfers.download(video, facts)
@@ -314,25 +353,41 @@ class Engine:
             masks_at=self._masks.correction.to_text,
         )
         reasons = REASONS if past is not None else (reason,)
-        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons)
+        return AsyncSolve(
+            arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons
+        )
 
     @property
     def _rungs(self) -> tuple[int, ...]:
-        """Numbers of iterations of which whole solves are recorded, from low to high; empty if none are."""
-        return rungs(self.settings.iterations, self.settings.min_iterations) if self._graphs.active else ()
+        """Numbers of iterations of which whole solves are recorded, from low to high; empty if none
+        are.
+        """
+        return (
+            rungs(self.settings.iterations, self.settings.min_iterations)
+            if self._graphs.active
+            else ()
+        )
 
     @property
     def _cost_known_at(self) -> tuple[int, ...]:
-        """Numbers of iterations whose costs give those of all others: without stages, and with all of them."""
+        """Numbers of iterations whose costs give those of all others: without stages, and with all
+        of them.
+        """
         least, full = self.settings.min_iterations, self.settings.iterations
         if self._stages is None:
             return (least,)
         # Two that differ by iterations alone, or all of them.
-        known = (least, LEAST_BEFORE if least < LEAST_BEFORE else full, LEAST_BEFORE + len(self._stages.stages))
+        known = (
+            least,
+            LEAST_BEFORE if least < LEAST_BEFORE else full,
+            LEAST_BEFORE + len(self._stages.stages),
+        )
         return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:
-        """Return the largest number of iterations, at most this one, that is recorded; itself if none is."""
+        """Return the largest number of iterations, at most this one, that is recorded; itself if
+        none is.
+        """
         return max((rung for rung in self._rungs if rung <= iterations), default=iterations)
 
     def _record_duration(self, report: SolveReport) -> None:
@@ -343,7 +398,8 @@ class Engine:
 
         Returns
         -------
-        Counts as y, (H, W); which are saturated, None where that is not known; and the fraction of these.
+        Counts as y, (H, W); which are saturated, None where that is not known; and the fraction of
+        these.
         """
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
         measurement, black = self.calibration.measurement(counts), self._masks.correction.black
@@ -367,7 +423,10 @@ class Engine:
         past: torch.Tensor | None,
         past_finite: torch.Tensor | None,
     ) -> Estimate:
-        """Solve; no number leaves the device, unless the denoiser needs one. Call ``between`` before each iteration."""
+        """Solve; no number leaves the device, unless the denoiser needs one.
+
+        Call ``between`` before each iteration.
+        """
         measurement = self._prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
         start = self._initialize(measurement, before)
@@ -389,8 +448,9 @@ class Engine:
     def prepare(self, y: torch.Tensor, saturated: torch.Tensor | None = None) -> Measurement:
         """Find the valid pixels of counts as y, (H, W), and the noise.
 
-        That is the noise of the calibration or as the snapshot shows it, whichever is larger: masks that shifted or
-        blurred since calibration act as noise, which the calibrated variance does not contain.
+        That is the noise of the calibration or as the snapshot shows it, whichever is larger: masks
+        that shifted or blurred since calibration act as noise, which the calibrated variance does
+        not contain.
         """
         masks, valid = self._masks, y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
@@ -417,21 +477,26 @@ class Engine:
         iterations: int,
         between: Callable[[], None] = lambda: None,
     ) -> Iterator[torch.Tensor]:
-        """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each.
+        """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is
+        called before each.
 
         If the prior has trained stages, these are the last of the iterations.
         """
         stages = 0 if self._stages is None else self._stages.among(iterations)
         iterations -= stages
         # Where the denoiser reads each level, the host waits once for the first.
-        levels = levels_from(self.settings, start.first if self._recordable else start.first.cpu(), iterations)
+        levels = levels_from(
+            self.settings, start.first if self._recordable else start.first.cpu(), iterations
+        )
 
         def sigmas() -> Iterator[Sigma]:
             for sigma in levels:
                 between()
                 yield sigma
 
-        problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
+        problem = self._problem(
+            measurement, start.error, ending_on_frames(self._priors, iterations)
+        )
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates
@@ -439,7 +504,10 @@ class Engine:
         return self._stages.finish(estimates, partial(coded, measurement, state), stages, between)
 
     def _problem(
-        self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]
+        self,
+        measurement: Measurement,
+        error: InitialErrorMap | None,
+        priors: tuple[Callable[..., torch.Tensor], ...],
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
         noise, correlated = measurement.noise, None
@@ -449,7 +517,9 @@ class Engine:
             iterations = round(self.settings.correlated / self.calibration.fineness**2)
             correlated = CorrelatedResidual(posterior_mean, error.moves, iterations)
         if error is not None and noise is not None and measurement.mismatch is not None:
-            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
+            noise, error = error.with_noise(
+                noise, measurement.mismatch * measurement.y, measurement.r_inv
+            )
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
         return Problem(
@@ -462,7 +532,9 @@ class Engine:
 
 
 def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:
-    """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes begin at."""
+    """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes
+    begin at.
+    """
     rows, columns = np.ogrid[: calibration.shape[0], : calibration.shape[1]]
     counts = np.zeros(calibration.shape, np.float32)
     for b, mask in enumerate(calibration.phi):

@@ -20,15 +20,16 @@ class MaskStack:
     Parameters
     ----------
     calibration
-        Its masks are copied to the device once. At each correction all that follows from them is written to where it
-        was before, since recordings read it there.
+        Its masks are copied to the device once. At each correction all that follows from them is
+        written to where it was before, since recordings read it there.
     """
 
     def __init__(self, calibration: Calibration, device: torch.device) -> None:
         self._calibration = calibration
         self._device = device
         self.phi: torch.Tensor
-        """(P, B', h, w), B' ≥ B: a mask that a correction finds exposed for several frames is there as often."""
+        """(P, B', h, w), B' ≥ B: a mask that a correction finds exposed for several frames is there
+        as often."""
         self.r_inv: torch.Tensor
         """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
         self.linear: LmmseEstimator
@@ -39,17 +40,22 @@ class MaskStack:
         self.correct(NO_CORRECTION)
 
     def correct(self, correction: MaskCorrection) -> None:
-        """Take the masks with this correction of the calibrated ones, to the precision of its text."""
+        """Take the masks with this correction of the calibrated ones,
+        to the precision of its text.
+        """
         calibration, correction = self._calibration, correction.rounded()
         if correction == self.correction and self.turns:
             return
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = phi if correction.is_none else corrected_masks(phi, correction)
-        # A mask with the light of two frames carries the motion of two: two frames behind it, of half the light each.
+        # A mask with the light of two frames carries the motion of two: two frames behind it, of
+        # half the light each.
         turns = correction.turns(calibration.n_frames)
         if max(turns) > 1:
-            phi = torch.cat([mask.div(n).expand(n, *mask.shape) for mask, n in zip(phi, turns, strict=True)])
+            phi = torch.cat(
+                [mask.div(n).expand(n, *mask.shape) for mask, n in zip(phi, turns, strict=True)]
+            )
         phi = self.planes(phi)
         good = ~invalid_pixels(correction.displacement, calibration.shape)
         if calibration.bad_pixels is not None:
@@ -57,7 +63,9 @@ class MaskStack:
         r_inv = inverse_gram(gram_diag(phi), self.planes(good.to(self._device)))
         fresh = phi, r_inv, LmmseEstimator(phi, r_inv, calibration.fineness), coded_windows(phi)
         if turns == self.turns:
-            with torch.inference_mode():  # as models are made: inference tensors can be written only in this mode
+            with (
+                torch.inference_mode()
+            ):  # as models are made: inference tensors can be written only in this mode
                 overwrite((self.phi, self.r_inv, self.linear, self.windows), fresh)
         else:
             self.phi, self.r_inv, self.linear, self.windows = fresh
@@ -70,5 +78,7 @@ class MaskStack:
     def merged(self, planes: torch.Tensor) -> torch.Tensor:
         """Undo `planes`; a frame of several turns is their mean."""
         if max(self.turns) > 1:
-            planes = torch.stack([part.mean(1) for part in torch.split(planes, list(self.turns), 1)], 1)
+            planes = torch.stack(
+                [part.mean(1) for part in torch.split(planes, list(self.turns), 1)], 1
+            )
         return planes.squeeze(0) if self._calibration.bayer is None else bayer.merge(planes)

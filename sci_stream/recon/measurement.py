@@ -8,7 +8,8 @@ import torch
 
 from sci_stream.optics.forward import forward
 
-# Root mean square of y, in units of scene brightness, below which a relative residual means nothing.
+# Root mean square of y, in units of scene brightness, below which a relative residual means
+# nothing.
 _DARK = 1e-6
 
 
@@ -27,10 +28,11 @@ class Measurement:
     noise
         n², (P, h, w), the variance of y's noise; None to fit every pixel exactly.
     mismatch
-        Variance of y that errors of the masks cause, in units of y, (h, w); part of n², None where n² is.
+        Variance of y that errors of the masks cause, in units of y, (h, w); part of n², None where
+        n² is.
     r_inv_clipped
-        As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a highlight. None if none
-        are saturated.
+        As ``r_inv``, but with saturated pixels: clipped y is wrong, yet the best guess of a
+        highlight. None if none are saturated.
     """
 
     y: torch.Tensor
@@ -47,9 +49,11 @@ class Measurement:
         return Measurement(y, phi, r_inv)
 
     def figures(self, v: torch.Tensor) -> torch.Tensor:
-        """Return the root mean square of y's noise, of its part that grows with y, and of y − Φv, (3,).
+        """Return the root mean square of y's noise, of its part that grows with y, and of y − Φv,
+        (3,).
 
-        Over the pixels that take part in the projection, relative to the root mean square of y; NaN if not known.
+        Over the pixels that take part in the projection, relative to the root mean square of y; NaN
+        if not known.
         """
         y, part = self.y, (self.r_inv > 0).to(self.y.dtype)
         dark = _DARK * y.numel() ** 0.5
@@ -57,7 +61,10 @@ class Measurement:
         noise = mismatch = y.new_full((), float("nan"))
         if self.noise is not None and self.mismatch is not None:
             power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
-            noise, grows = ((variance * part).sum() for variance in (self.noise, self.mismatch * y.clamp_min(0.0)))
+            noise, grows = (
+                (variance * part).sum()
+                for variance in (self.noise, self.mismatch * y.clamp_min(0.0))
+            )
             noise, mismatch = (noise / power).sqrt(), (grows / power).sqrt()
         difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
         residual = torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)

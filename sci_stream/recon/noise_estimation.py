@@ -1,34 +1,38 @@
 r"""Estimate the noise of a snapshot from the snapshot alone, as a variance a + b·y.
 
-A measurement differs from Φx by the noise of the sensor, by quantisation, and by masks that have shifted or blurred
-since they were calibrated. All of these have the same effect where the scene is smooth and still: a window in which the
-scene is a plane x = c₀ + c₁Δrow + c₂Δcolumn is measured as (c₀ + c₁Δrow + c₂Δcolumn)·Σφ, and the residual of a least
-squares fit of that is noise. Texture and motion are in the residual as well. But they are seen through the masks, and
-noise is not: texture that stays leaves a variance proportional to (Σφ)² in y, texture that changes from frame to frame
-one proportional to Σφ², and both vary from pixel to pixel as the masks do. So the squared residuals of all windows are
-explained together by
+A measurement differs from Φx by the noise of the sensor, by quantisation, and by masks that have
+shifted or blurred since they were calibrated. All of these have the same effect where the scene is
+smooth and still: a window in which the scene is a plane x = c₀ + c₁Δrow + c₂Δcolumn is measured as
+(c₀ + c₁Δrow + c₂Δcolumn)·Σφ, and the residual of a least squares fit of that is noise. Texture and
+motion are in the residual as well. But they are seen through the masks, and noise is not: texture
+that stays leaves a variance proportional to (Σφ)² in y, texture that changes from frame to frame
+one proportional to Σφ², and both vary from pixel to pixel as the masks do. So the squared residuals
+of all windows are explained together by
 
     E r_p² = (a + b ȳ_w) A_p + s_w² T_p
 
-with one a and one b ≥ 0 for the image (b by place: below), and one s_w² ≥ 0 for each window. A is 1, and T the sum of
-(Σφ)² and Σφ², each divided by its mean over the image; both less the share of the fitted plane. The estimate is
-that of maximum likelihood, by Fisher's scoring: each step is a regression with the weights 1/(E r_p²)², so that windows
-without texture decide wherever there are some.
+with one a and one b ≥ 0 for the image (b by place: below), and one s_w² ≥ 0 for each window. A is
+1, and T the sum of (Σφ)² and Σφ², each divided by its mean over the image; both less the share of
+the fitted plane. The estimate is that of maximum likelihood, by Fisher's scoring: each step is a
+regression with the weights 1/(E r_p²)², so that windows without texture decide wherever there are
+some.
 
-Read noise and quantisation do not depend on brightness; errors of the masks do, which is how b separates them. The shot
-noise behind binary masks varies with Σφ as changing texture does, and is found at half of its standard deviation. An
-error that leaves Σφ as it is, such as a phase error of a pattern that moves, is invisible to windows of still scene and
-falsifies only what moves. So where something moves, the part b·y counts `MOVING_MISMATCH` times.
+Read noise and quantisation do not depend on brightness; errors of the masks do, which is how b
+separates them. The shot noise behind binary masks varies with Σφ as changing texture does, and is
+found at half of its standard deviation. An error that leaves Σφ as it is, such as a phase error of
+a pattern that moves, is invisible to windows of still scene and falsifies only what moves. So where
+something moves, the part b·y counts `MOVING_MISMATCH` times.
 
-Masks are often worse at the border: an error of their scale or of their rotation displaces them in proportion to the
-distance ρ from the centre. So b is b₀ (1 + g (ρ²/⟨ρ²⟩ − 1)), where 0 ≤ g ≤ 1 is estimated with the rest.
+Masks are often worse at the border: an error of their scale or of their rotation displaces them in
+proportion to the distance ρ from the centre. So b is b₀ (1 + g (ρ²/⟨ρ²⟩ − 1)), where 0 ≤ g ≤ 1 is
+estimated with the rest.
 
 References
 ----------
-The model a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for single-image raw-data",
-IEEE Trans. Image Process. 17 (2008). Components of variance by Fisher's scoring: D. A. Harville, "Maximum likelihood
-approaches to variance component estimation and to related problems", J. Am. Stat. Assoc. 72 (1977).
-Figures: lab/research/real-light.md.
+The model a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for
+single-image raw-data", IEEE Trans. Image Process. 17 (2008). Components of variance by Fisher's
+scoring: D. A. Harville, "Maximum likelihood approaches to variance component estimation and to
+related problems", J. Am. Stat. Assoc. 72 (1977). Figures: lab/research/real-light.md.
 """
 
 from __future__ import annotations
@@ -40,29 +44,37 @@ import torch
 
 _WINDOW_PX = 5
 _STRIDE_PX = 3
-# Of larger images this many windows are used, evenly spread: more would not make the estimate better.
+# Of larger images this many windows are used, evenly spread: more would not make the estimate
+# better.
 _MAX_WINDOWS = 4096
 # With fewer, chance decides how much of their residual is texture.
 _MIN_WINDOWS = 240
 
-# From a fraction of the mean residual, below the noise: n is then within 2 % of its limit, with noise of 0 to 8 %
-# of white on published and real sets. From above, where most of a residual is texture, eight steps are not enough.
+# From a fraction of the mean residual, below the noise: n is then within 2 % of its limit, with
+# noise of 0 to 8 % of white on published and real sets. From above, where most of a residual is
+# texture, eight steps are not enough.
 _SCORING_STEPS = 5
 _START = 1e-3
-# In windows of noise alone, half of the s_w² are above 0 by chance and explain a part of the noise. The inverse of what
-# is left: 1.25 to 1.4 behind published, shifting and measured masks with B = 8 and 14.
+# In windows of noise alone, half of the s_w² are above 0 by chance and explain a part of the noise.
+# The inverse of what is left: 1.25 to 1.4 behind published, shifting and measured masks with B = 8
+# and 14.
 _TAKEN_FOR_TEXTURE = 1.3
 
 MOVING_MISMATCH = 8.0
-"""Variance of mask errors where something moves, in units of that where nothing does. Tuned on the real capture, whose
-dark moving parts are free of false texture from 8 on, and on five scenes behind masks that are off, where 12 gives the
-same within 0.2 dB; 12 costs 0.2 dB in a noise-free clip that is textured everywhere (lab/research/real-light.md)."""
+"""Variance of mask errors where something moves, in units of that where nothing does. Tuned on the
+real capture, whose
+dark moving parts are free of false texture from 8 on, and on five scenes behind masks that are off,
+where 12 gives the
+same within 0.2 dB; 12 costs 0.2 dB in a noise-free clip that is textured everywhere
+(lab/research/real-light.md)."""
 
 _TINY = 1e-12
 
 
 class NoiseEstimate(NamedTuple):
-    """n² = a + b·y, (P, H, W), ≥ 0, and b, (H, W), ≥ 0, which errors of the masks cause, or shot noise."""
+    """n² = a + b·y, (P, H, W), ≥ 0, and b, (H, W), ≥ 0, which errors of the masks cause, or shot
+    noise.
+    """
 
     variance: torch.Tensor
     slope: torch.Tensor
@@ -71,8 +83,9 @@ class NoiseEstimate(NamedTuple):
 class CodedWindows(NamedTuple):
     """Masks in windows, as the noise estimate needs them; computed once for all snapshots.
 
-    ``planes``, (3, 25, windows): an orthonormal basis of still planes as measured; ``noisy`` and ``textured``, (25,
-    windows): A and T; ``eccentricity``, (H, W), and ``far``, (windows,): ρ²/⟨ρ²⟩ − 1, 0 in the mean of the image.
+    ``planes``, (3, 25, windows): an orthonormal basis of still planes as measured; ``noisy`` and
+    ``textured``, (25, windows): A and T; ``eccentricity``, (H, W), and ``far``, (windows,): ρ²/⟨ρ²⟩
+    − 1, 0 in the mean of the image.
     """
 
     planes: torch.Tensor
@@ -94,16 +107,22 @@ def coded_windows(phi: torch.Tensor) -> CodedWindows | None:
     rows, columns = (torch.arange(size).to(phi) - (size - 1) / 2 for size in phi.shape[-2:])
     distance = rows.square().unsqueeze(1) + columns.square()
     eccentricity = distance / distance.mean() - 1.0
-    light, coded, far = _cut(torch.stack((opened, still + changing, eccentricity.expand_as(opened))))
+    light, coded, far = _cut(
+        torch.stack((opened, still + changing, eccentricity.expand_as(opened)))
+    )
     planes = torch.stack(_orthonormal(light, light * down, light * right))
-    # h, the diagonal of the projection H onto planes: (1 − H)² has the diagonal 1 − h, and ΣH² = h along each row.
+    # h, the diagonal of the projection H onto planes: (1 − H)² has the diagonal 1 − h, and ΣH² = h
+    # along each row.
     fitted = planes.square().sum(0)
     textured = (coded * (1 - 2 * fitted) + coded.mean(0) * fitted).clamp_min_(0.0)
     return CodedWindows(planes, 1 - fitted, textured, eccentricity, far.mean(0))
 
 
-def estimate_noise(y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor) -> NoiseEstimate:
-    """Estimate the variance of the noise of a measurement at each pixel; no value is copied to the host.
+def estimate_noise(
+    y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor
+) -> NoiseEstimate:
+    """Estimate the variance of the noise of a measurement at each pixel; no value is copied to the
+    host.
 
     Parameters
     ----------
@@ -116,13 +135,15 @@ def estimate_noise(y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Ten
 
     Returns
     -------
-    New tensors; of y's own unit squared. 0 throughout where too few windows are smooth by chance: in images of fewer
-    than about 50 × 50 pixels, or with an invalid pixel in each window.
+    New tensors; of y's own unit squared. 0 throughout where too few windows are smooth by chance:
+    in images of fewer than about 50 × 50 pixels, or with an invalid pixel in each window.
     """
     if masks is None:
         return NoiseEstimate(torch.zeros_like(y), y.new_zeros(y.shape[-2:]))
     values, valid = _cut(torch.stack((y, r_inv)))
-    squared = (values - (masks.planes * (masks.planes * values).sum(1, keepdim=True)).sum(0)).square()
+    squared = (
+        values - (masks.planes * (masks.planes * values).sum(1, keepdim=True)).sum(0)
+    ).square()
     whole = valid.amin(0) > 0
     parts = torch.stack((masks.noisy, squared, masks.textured)).mul_(whole)
     brightness = values.mean(0).clamp_min(0.0) * whole
@@ -134,7 +155,9 @@ def estimate_noise(y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Ten
 def _cut(images: torch.Tensor) -> torch.Tensor:
     """Cut images into windows, (n, P, H, W) → (n, 25, windows)."""
     size, stride = _WINDOW_PX, max(_STRIDE_PX, math.ceil((images[0].numel() / _MAX_WINDOWS) ** 0.5))
-    corners = images.unfold(2, size, stride).unfold(3, size, stride)  # (n, P, rows, columns, 5, 5), a view
+    corners = images.unfold(2, size, stride).unfold(
+        3, size, stride
+    )  # (n, P, rows, columns, 5, 5), a view
     return corners.permute(0, 4, 5, 1, 2, 3).reshape(len(images), size * size, -1)
 
 
@@ -154,9 +177,10 @@ def _variance_components(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the maximum likelihood estimates of a, b₀ and g, (), as the module describes.
 
-    ``brightness``, (windows,), and ``parts``, A, r² and T, (3, 25, windows), are 0 where a pixel of a window is
-    invalid; ``eccentricity``, (windows,), is ρ²/⟨ρ²⟩ − 1. Each operation on windows is one for as many of their
-    quantities as possible: a GPU spends its time on the number of operations here, not on their size.
+    ``brightness``, (windows,), and ``parts``, A, r² and T, (3, 25, windows), are 0 where a pixel of
+    a window is invalid; ``eccentricity``, (windows,), is ρ²/⟨ρ²⟩ − 1. Each operation on windows is
+    one for as many of their quantities as possible: a GPU spends its time on the number of
+    operations here, not on their size.
     """
     noisy, _, textured = parts
     # (2, 3, 25, windows): A and T, each times A, r² and T.
@@ -166,7 +190,9 @@ def _variance_components(
     texture = (squared - noise * in_all).clamp_min(0.0) / of_texture.clamp_min(_TINY)
     outwards = brightness * eccentricity
     outwards_squared = outwards.square()
-    growth = brightness.new_ones(())  # from 0 it could not leave 0 where the brightness alone explains nothing
+    growth = brightness.new_ones(
+        ()
+    )  # from 0 it could not leave 0 where the brightness alone explains nothing
     tiny = brightness.new_full((), _TINY)
     for _ in range(_SCORING_STEPS):
         weight = torch.addcmul(torch.addcmul(tiny, noise, noisy), texture, textured).pow_(-2)

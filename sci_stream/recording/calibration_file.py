@@ -7,8 +7,8 @@ Layout of the group (schema version 1)::
     @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
     [measured/]  raw measurements behind the calibration, if it was measured here:
-        white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order (B,) int64
-        @frames  @field  @clipped_fraction
+        white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order
+        (B,) int64 @frames  @field  @clipped_fraction
 
 Unknown values are absent. Recordings do not contain ``measured/``.
 """
@@ -60,7 +60,11 @@ _REQUIRED = ("full_scale_dn", "camera_serial", "created", "source")
 
 
 def save_calibration(
-    path: Path, calibration: Calibration, measured: Measured | None = None, *, overwrite: bool = False
+    path: Path,
+    calibration: Calibration,
+    measured: Measured | None = None,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write a calibration file into an existing folder, complete or not at all.
 
@@ -81,12 +85,16 @@ def save_calibration(
 def load_calibration(path: Path) -> Calibration:
     """Read a calibration from a calibration file or a recording, and verify its content.
 
-    Raises `FileFormatError` if the file is missing, of another format, of a newer schema or damaged; `CalibrationError`
-    if the content is not a usable calibration.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema or
+    damaged; `CalibrationError` if the content is not a usable calibration.
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
-        group = inside if file.attrs.get("format") != CALIBRATION_FORMAT and isinstance(inside, h5py.Group) else file
+        group = (
+            inside
+            if file.attrs.get("format") != CALIBRATION_FORMAT and isinstance(inside, h5py.Group)
+            else file
+        )
         return read_calibration(group)
 
 
@@ -129,7 +137,9 @@ def _choice(group: h5py.Group, name: str, choices: type[C]) -> C:
     text = read_attribute(group, name, str)
     if text not in set(choices):
         raise FileFormatError(
-            f"The attribute {name!r} of {place(group)} is unknown", expected=", ".join(choices), got=repr(text)
+            f"The attribute {name!r} of {place(group)} is unknown",
+            expected=", ".join(choices),
+            got=repr(text),
         )
     return choices(text)
 
@@ -151,8 +161,9 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
 def read_calibration(group: h5py.Group) -> Calibration:
     """Read a calibration from a group and verify its content hash.
 
-    Raises `FileFormatError` if the group is not a calibration, has a newer schema, is incomplete, or its content was
-    changed or damaged; `CalibrationError` if the content is not a usable calibration.
+    Raises `FileFormatError` if the group is not a calibration, has a newer schema, is incomplete,
+    or its content was changed or damaged; `CalibrationError` if the content is not a usable
+    calibration.
     """
     check_mark(group, CALIBRATION_FORMAT, _SCHEMA_VERSION)
     scalars = {
@@ -161,10 +172,15 @@ def read_calibration(group: h5py.Group) -> Calibration:
     }
     if scalars["bayer"] is not None:
         scalars["bayer"] = _choice(group, "bayer", BayerPhase)
-    bad_pixels = read_array(group, "bad_pixels", 2).astype(np.bool_) if "bad_pixels" in group else None
+    bad_pixels = (
+        read_array(group, "bad_pixels", 2).astype(np.bool_) if "bad_pixels" in group else None
+    )
     try:
         calibration = Calibration(
-            phi=read_array(group, "phi", 3), dark=read_array(group, "dark", 2), bad_pixels=bad_pixels, **scalars
+            phi=read_array(group, "phi", 3),
+            dark=read_array(group, "dark", 2),
+            bad_pixels=bad_pixels,
+            **scalars,
         )
     except CalibrationError as error:
         raise CalibrationError(

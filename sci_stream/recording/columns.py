@@ -20,8 +20,8 @@ from sci_stream.recording.hdf5 import place, read_dataset, require_dataset
 from sci_stream.recording.layout import GROWTH_ROWS, RowState
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
-# A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
-# them costs reading its block again.
+# A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated
+# rows; a row beyond them costs reading its block again.
 BLOCK_ROWS = 512
 # Late results fall into recent blocks; older ones are read again from the file.
 _BLOCKS_KEPT = 8
@@ -32,32 +32,57 @@ Recorded = tuple[tuple[Quantity, Column], ...]
 
 
 def _recorded(report: type) -> Recorded:
-    return tuple((quantity, quantity.column) for quantity in quantities_of(report) if quantity.column is not None)
+    return tuple(
+        (quantity, quantity.column)
+        for quantity in quantities_of(report)
+        if quantity.column is not None
+    )
 
 
 SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
 
 COLUMNS = (
-    Column("outcome", "u1", "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped, 4 not_kept", required=True),
+    Column(
+        "outcome",
+        "u1",
+        "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped, 4 not_kept",
+        required=True,
+    ),
     text_column("reason", "S24", "reason why it was dropped or left raw", required=True),
-    Column("epoch", "i4", "starts of the camera before this snapshot; frame ids compare only within one", "", -1, True),
+    Column(
+        "epoch",
+        "i4",
+        "starts of the camera before this snapshot; frame ids compare only within one",
+        "",
+        -1,
+        True,
+    ),
     Column("camera_frame_id", "i8", "frame id of the camera, -1 if none", "", -1, True),
     Column("camera_time_ns", "i8", "time of the camera's clock, -1 if none", "ns", -1, True),
-    Column("host_time_ns", "i8", "Unix time at which the host received the snapshot", "ns", required=True),
+    Column(
+        "host_time_ns",
+        "i8",
+        "Unix time at which the host received the snapshot",
+        "ns",
+        required=True,
+    ),
     Column("dropped_before", "i4", "frames lost by the camera just before this one", required=True),
     Column("redelivered", "i4", "number of times it was sent again", required=True),
     *(column for _, column in SOLVE_QUANTITIES),
     Column("finished_ns", "i8", "Unix time at which it was reconstructed", "ns", required=True),
     text_column("node", "S32", "name of the reconstruct node", required=True),
     *(column for _, column in HEALTH_QUANTITIES),
-    Column("masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"),
+    Column(
+        "masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"
+    ),
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
 
 START = next(column for column in COLUMNS if column.name == "start")
 
-# Columns written after all others, in this order, since a kill may come between any two: a row has the content that
-# its state declares and is complete once it has an outcome, so everything they refer to must be in the file first.
+# Columns written after all others, in this order, since a kill may come between any two: a row has
+# the content that its state declares and is complete once it has an outcome, so everything they
+# refer to must be in the file first.
 _WRITTEN_LAST = {"state": 1, "outcome": 2}
 
 # Prefix of the columns of chunk data, as in ``chunk_ExposureTime``.
@@ -65,14 +90,23 @@ CHUNK_PREFIX = "chunk_"
 
 
 def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
-    """Return the columns of a series' recording: the standard ones, and one for each chunk value."""
+    """Return the columns of a series' recording: the standard ones,
+    and one for each chunk value.
+    """
     chunks = (
-        Column(CHUNK_PREFIX + name, "f8", f"{name} from the chunk data of the frame, NaN if missing", unit, np.nan)
+        Column(
+            CHUNK_PREFIX + name,
+            "f8",
+            f"{name} from the chunk data of the frame, NaN if missing",
+            unit,
+            np.nan,
+        )
         for name, unit in info.chunks.items()
     )
     width = f"S{correction_length(info.n_frames)}"
     columns = (
-        dataclasses.replace(column, dtype=width) if column.name == "masks_at" else column for column in COLUMNS[:-1]
+        dataclasses.replace(column, dtype=width) if column.name == "masks_at" else column
+        for column in COLUMNS[:-1]
     )
     return (*columns, *chunks, COLUMNS[-1])
 
@@ -113,12 +147,16 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _within(value: Any, limits: tuple[float, float] | None) -> Any:
-    """Return a value as its column can hold it: numbers out of range become the nearest in range, NaN stays."""
+    """Return a value as its column can hold it: numbers out of range become the nearest in range,
+    NaN stays.
+    """
     return value if limits is None or value != value else min(max(value, limits[0]), limits[1])  # noqa: PLR0124 - NaN
 
 
 def cell_text(cell: bytes) -> str:
-    """Return the text of a column's cell; bytes that are not ASCII, in a damaged file, are replaced."""
+    """Return the text of a column's cell; bytes that are not ASCII, in a damaged file, are
+    replaced.
+    """
     return cell.decode("ascii", "replace")
 
 
@@ -139,7 +177,10 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
 
 
 def _report_cells(report: SolveReport | CalibrationHealth, quantities: Recorded) -> dict[str, Cell]:
-    return {column.name: _cell(getattr(report, quantity.name), column) for quantity, column in quantities}
+    return {
+        column.name: _cell(getattr(report, quantity.name), column)
+        for quantity, column in quantities
+    }
 
 
 def _cell(value: bool | float | str | None, column: Column) -> Cell:
@@ -174,7 +215,12 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
     """Create the columns of a series in an empty group."""
     for column in columns_of(info):
         node = group.create_dataset(
-            column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
+            column.name,
+            (0,),
+            column.dtype,
+            maxshape=(None,),
+            chunks=(BLOCK_ROWS,),
+            fillvalue=column.fill,
         )
         node.attrs["long_name"] = column.meaning
         if column.units:
@@ -184,17 +230,24 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
 def read_rows(file: h5py.File, *, has_video: bool, only_outcomes: bool = False) -> dict[str, Array]:
     """Read all columns by name, or only ``state`` and ``outcome``, cut to one length.
 
-    With ``has_video``, outcomes are made consistent with states: a kill, or a live reader, may come between the two
-    writes. A snapshot is reconstructed if and only if its video is stored; otherwise a row that a kill left
-    inconsistent would be counted and never sent again.
+    With ``has_video``, outcomes are made consistent with states: a kill, or a live reader, may come
+    between the two writes. A snapshot is reconstructed if and only if its video is stored;
+    otherwise a row that a kill left inconsistent would be counted and never sent again.
     """
-    # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
+    # State first: the writer flushes it last, so the other columns, read later, contain all it
+    # refers to.
     state = _read_column(file, COLUMNS[-1], 0)
     columns = [column for column in COLUMNS[:-1] if column.name == "outcome" or not only_outcomes]
     rows = {column.name: _read_column(file, column, len(state)) for column in columns}
-    names = [] if only_outcomes else [name for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
+    names = (
+        [] if only_outcomes else [name for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
+    )
     chunks = [require_dataset(file, f"rows/{name}", 1) for name in names]
-    rows |= {node.name.removeprefix("/rows/"): read_dataset(node) for node in chunks if node.dtype.kind == "f"}
+    rows |= {
+        node.name.removeprefix("/rows/"): read_dataset(node)
+        for node in chunks
+        if node.dtype.kind == "f"
+    }
     rows["state"] = state
     shortest = min(map(len, rows.values()))
     rows = {name: values[:shortest] for name, values in rows.items()}
@@ -212,21 +265,28 @@ def _read_column(file: h5py.File, column: Column, rows: int) -> Array:
         return np.full(rows, column.fill, column.dtype)
     node = require_dataset(file, name, 1)
     if node.dtype.kind != np.dtype(column.dtype).kind:
-        raise FileFormatError(f"{place(node)} has the wrong type", expected=column.dtype, got=node.dtype)
+        raise FileFormatError(
+            f"{place(node)} has the wrong type", expected=column.dtype, got=node.dtype
+        )
     return read_dataset(node)
 
 
 class RowTable:
     """Write columns in blocks that are kept in memory, so that a row needs no HDF5 call.
 
-    Rows arrive nearly in order, but may be set again or late: a block that has left memory is read back.
+    Rows arrive nearly in order, but may be set again or late: a block that has left memory is read
+    back.
 
     The group was made by `create_columns` for the same series.
     """
 
     def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
-        self._columns = sorted(columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0))
-        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
+        self._columns = sorted(
+            columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0)
+        )
+        self._datasets: dict[str, h5py.Dataset] = {
+            column.name: group[column.name] for column in self._columns
+        }
         self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
@@ -260,17 +320,22 @@ class RowTable:
         block: _Block = {}
         for column in self._columns:
             values = np.full(BLOCK_ROWS, column.fill, column.dtype)
-            stored = self._datasets[column.name][first : first + BLOCK_ROWS] if first < self.rows else ()
+            stored = (
+                self._datasets[column.name][first : first + BLOCK_ROWS] if first < self.rows else ()
+            )
             values[: len(stored)] = stored
             block[column.name] = values
         return block
 
     def flush(self) -> None:
-        """Write the changes so that readers, and a process after a crash, see complete rows only."""
+        """Write the changes so that readers, and a process after a crash,
+        see complete rows only.
+        """
         if not self._dirty:
             return
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
-        # All columns grow before any is written: if a kill leaves one shorter, the others are empty beyond its end.
+        # All columns grow before any is written: if a kill leaves one shorter, the others are empty
+        # beyond its end.
         for node in self._datasets.values():
             if node.shape[0] < extent:
                 node.resize(extent, 0)

@@ -1,7 +1,8 @@
 """Shared handling of HDF5 files: opening, format marks, validated reading.
 
-A file of this format can name other files, whose bytes then appear as its own content: external links, external
-storage, virtual datasets. Such files are refused, or a recording could make its reader export any file of its user.
+A file of this format can name other files, whose bytes then appear as its own content: external
+links, external storage, virtual datasets. Such files are refused, or a recording could make its
+reader export any file of its user.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ import h5py
 import numpy as np
 
 from sci_stream.errors import FileFormatError, require_optional
-from sci_stream.file_guard import SMALL_BYTES, in_words, reading, require_memory, require_ratio, require_regular
+from sci_stream.file_guard import (
+    SMALL_BYTES,
+    in_words,
+    reading,
+    require_memory,
+    require_ratio,
+    require_regular,
+)
 from sci_stream.model import Array
 
 with contextlib.suppress(ImportError):
@@ -33,18 +41,21 @@ with contextlib.suppress(ImportError):
 # The oldest format with SWMR: the oldest readers can open our files, and live readers work.
 LIBVER = ("v110", "v110")
 
-# The superblock after the HDF5 file format specification: signature, version, consistency flags, end of file.
+# The superblock after the HDF5 file format specification: signature, version, consistency flags,
+# end of file.
 _SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Version 3 is that of files for single-writer multiple-reader access, which recordings are.
 _SUPERBLOCK_VERSION = 3
 _WRITE_FLAG, _SWMR_FLAG = 0x01, 0x04
 _MAX_MISSING_BYTES = 16 << 20
-# HDF5 doubles its waiting time with each attempt to read metadata, from a nanosecond: 30 take a second, and its default
-# of 100 never ends. A writer is interrupted in the middle of a write for milliseconds.
+# HDF5 doubles its waiting time with each attempt to read metadata, from a nanosecond: 30 take a
+# second, and its default of 100 never ends. A writer is interrupted in the middle of a write for
+# milliseconds.
 _READ_ATTEMPTS = 30
 _FEW_ATTEMPTS = "sci_stream_few_attempts"
-# Every object is checked before the first is read; ours have a hundred, networks in MATLAB files a few hundred.
+# Every object is checked before the first is read; ours have a hundred, networks in MATLAB files a
+# few hundred.
 _MAX_OBJECTS = 100_000
 
 
@@ -53,12 +64,13 @@ def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.Fi
 
     ``what`` is its kind in error messages. A ``trusted`` file has been opened and checked before.
 
-    Raises `FileFormatError` if the file is missing, is not HDF5, is truncated, or refers to other files.
+    Raises `FileFormatError` if the file is missing, is not HDF5, is truncated, or refers to other
+    files.
     """
     require_regular(path, f"a {what}")
     if not trusted:
-        # Opened for the check alone: HDF5 keeps the metadata that it has seen, and data that a live writer
-        # appends between the check and the first read would be missing from some datasets.
+        # Opened for the check alone: HDF5 keeps the metadata that it has seen, and data that a live
+        # writer appends between the check and the first read would be missing from some datasets.
         with _open(path, what) as file, reading(path, f"a {what}"):
             _require_self_contained(file, path)
     return _open(path, what)
@@ -66,8 +78,8 @@ def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.Fi
 
 def _open(path: Path, what: str) -> h5py.File:
     try:
-        # SWMR mode ignores the flag of a writer, alive or killed. For other files it would be wrong: HDF5 takes damage
-        # for a write in progress, waits and reads again.
+        # SWMR mode ignores the flag of a writer, alive or killed. For other files it would be
+        # wrong: HDF5 takes damage for a write in progress, waits and reads again.
         if not _is_unfinished(path):
             return h5py.File(path, "r")
         return h5py.File(path, "r", swmr=True, driver=_FEW_ATTEMPTS)
@@ -89,10 +101,14 @@ def _use_few_attempts(access: Any) -> None:
 
 @functools.cache
 def _limit_attempts() -> Callable[[int, int], int] | None:
-    """Return HDF5's ``H5Pset_metadata_read_attempts``, which h5py lacks; None where the library is not found."""
+    """Return HDF5's ``H5Pset_metadata_read_attempts``, which h5py lacks; None where the library is
+    not found.
+    """
     try:
         maps = Path("/proc/self/maps").read_text()
-        (library,) = {line.split()[-1] for line in maps.splitlines() if re.search(r"/libhdf5[-.][^/]*$", line)}
+        (library,) = {
+            line.split()[-1] for line in maps.splitlines() if re.search(r"/libhdf5[-.][^/]*$", line)
+        }
         function = ctypes.CDLL(library).H5Pset_metadata_read_attempts
     except (OSError, ValueError, AttributeError):
         return None
@@ -106,7 +122,9 @@ def _require_self_contained(file: h5py.File, path: Path) -> None:
 
     def collect(name: bytes, info: Any) -> bool | None:
         links.append((name, info.type))
-        return len(links) > _MAX_OBJECTS or None  # anything but None ends the walk; exceptions would be lost
+        return (
+            len(links) > _MAX_OBJECTS or None
+        )  # anything but None ends the walk; exceptions would be lost
 
     file.id.links.visit(collect, info=True)
     if len(links) > _MAX_OBJECTS:
@@ -115,9 +133,11 @@ def _require_self_contained(file: h5py.File, path: Path) -> None:
         where = f"{path}:/{name.decode(errors='replace')}"
         if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
             raise _refers_to_another_file(where, "an external link")
-        # Soft links stay within the file, whose every hard link is checked. By h5py's low-level objects, which take a
-        # third of the time of the others.
-        if kind == h5py.h5l.TYPE_HARD and isinstance(node := h5py.h5o.open(file.id, name), h5py.h5d.DatasetID):
+        # Soft links stay within the file, whose every hard link is checked. By h5py's low-level
+        # objects, which take a third of the time of the others.
+        if kind == h5py.h5l.TYPE_HARD and isinstance(
+            node := h5py.h5o.open(file.id, name), h5py.h5d.DatasetID
+        ):
             require_own_data(node, where)
 
 
@@ -131,7 +151,9 @@ def require_own_data(node: h5py.h5d.DatasetID, where: str) -> None:
         raise _refers_to_another_file(where, "external storage")
     layout = creation.get_layout()
     if layout == h5py.h5d.VIRTUAL:
-        sources = {source.file_name for source in h5py.Dataset(node).virtual_sources()} - {"."}  # the file itself
+        sources = {source.file_name for source in h5py.Dataset(node).virtual_sources()} - {
+            "."
+        }  # the file itself
         if sources:
             raise _refers_to_another_file(where, f"a virtual dataset over {min(sources)!r}")
     if layout != h5py.h5d.CHUNKED:
@@ -147,14 +169,16 @@ def _refers_to_another_file(where: str, got: str) -> FileFormatError:
         f"{where} has its data in another file",
         expected="data in the file itself",
         got=got,
-        hint="Refused, because it could show any file of this user. Copy the data into one file: h5repack, or h5py.",
+        hint="Refused, because it could show any file of this user. Copy the data into one file: "
+        "h5repack, or h5py.",
     )
 
 
 def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
     """Read a dataset or a part of it, after checking its declared size against the stored bytes.
 
-    Raises `FileFormatError` if it is too large for the memory, declares more than it stores, or is damaged.
+    Raises `FileFormatError` if it is too large for the memory, declares more than it stores, or is
+    damaged.
     """
     where = place(node)
     _require_filters(node)
@@ -171,10 +195,16 @@ def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
 
 
 def _require_filters(node: h5py.Dataset) -> None:
-    """Check that HDF5 can decompress a dataset; without the filter its error is the same as for a damaged chunk."""
+    """Check that HDF5 can decompress a dataset; without the filter its error is the same as for a
+    damaged chunk.
+    """
     stored = node.id.get_create_plist()
-    if any(not h5py.h5z.filter_avail(stored.get_filter(i)[0]) for i in range(stored.get_nfilters())):
-        require_optional("hdf5plugin", "compression", f"Reading the compressed dataset {place(node)}")
+    if any(
+        not h5py.h5z.filter_avail(stored.get_filter(i)[0]) for i in range(stored.get_nfilters())
+    ):
+        require_optional(
+            "hdf5plugin", "compression", f"Reading the compressed dataset {place(node)}"
+        )
 
 
 def is_open_for_writing(path: Path) -> bool:
@@ -184,14 +214,23 @@ def is_open_for_writing(path: Path) -> bool:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Return whether an SWMR writer has the file open, or was killed with it open, and the file is nearly complete."""
+    """Return whether an SWMR writer has the file open, or was killed with it open, and the file is
+    nearly complete.
+    """
     flags, missing, size = _superblock(path)
-    # A full disk truncates a file by its last write, which is harmless; more missing than this is a broken copy.
-    return flags is not None and bool(flags & _SWMR_FLAG or missing) and missing <= min(_MAX_MISSING_BYTES, size // 2)
+    # A full disk truncates a file by its last write, which is harmless; more missing than this is a
+    # broken copy.
+    return (
+        flags is not None
+        and bool(flags & _SWMR_FLAG or missing)
+        and missing <= min(_MAX_MISSING_BYTES, size // 2)
+    )
 
 
 def _superblock(path: Path) -> tuple[int | None, int, int]:
-    """Return a file's consistency flags (None if it has none), the number of bytes missing at its end, and its size."""
+    """Return a file's consistency flags (None if it has none), the number of bytes missing at its
+    end, and its size.
+    """
     with path.open("rb") as file:
         head = file.read(_SUPERBLOCK.size)
         size = file.seek(0, os.SEEK_END)
@@ -209,12 +248,13 @@ h5py.register_driver(_FEW_ATTEMPTS, _use_few_attempts)
 def build_image(fill: Callable[[h5py.File], None]) -> bytes:
     """Build an HDF5 file in memory and return its bytes.
 
-    The bytes can be written with plain writes, which fail cleanly on a full disk; HDF5 itself can crash the process
-    if a new file cannot be written.
+    The bytes can be written with plain writes, which fail cleanly on a full disk; HDF5 itself can
+    crash the process if a new file cannot be written.
     """
     image = io.BytesIO()
-    # Not the image of a file in the core driver: HDF5 1.14 returns it with a superblock of a wrong checksum, because
-    # it clears the flag of the open file in the bytes without computing the checksum again.
+    # Not the image of a file in the core driver: HDF5 1.14 returns it with a superblock of a wrong
+    # checksum, because it clears the flag of the open file in the bytes without computing the
+    # checksum again.
     with h5py.File(image, "w", libver=LIBVER) as file:
         fill(file)
     return image.getvalue()
@@ -258,7 +298,9 @@ def require_dataset(group: h5py.Group, name: str, ndim: int) -> h5py.Dataset:
     """Return a dataset; raise FileFormatError if it is missing or of another rank."""
     node = group.get(name)
     if not isinstance(node, h5py.Dataset) or node.ndim != ndim:
-        raise FileFormatError(f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node)
+        raise FileFormatError(
+            f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node
+        )
     return node
 
 
@@ -269,11 +311,15 @@ def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
     """
     node = require_dataset(group, name, ndim)
     if node.dtype.kind not in "buif":
-        raise FileFormatError(f"The dataset {place(node)} has the wrong type", expected="numbers", got=node.dtype)
+        raise FileFormatError(
+            f"The dataset {place(node)} has the wrong type", expected="numbers", got=node.dtype
+        )
     return read_dataset(node)
 
 
-def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], *, required: bool = True) -> Any:
+def read_attribute(
+    group: h5py.Group, name: str, kind: type | tuple[type, ...], *, required: bool = True
+) -> Any:
     """Read a scalar attribute as a Python value of ``kind``; None if absent and not required.
 
     Raises `FileFormatError` if it is missing (and required) or of another type.
@@ -294,7 +340,9 @@ def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], 
 
 
 def write_text(group: h5py.Group, name: str, text: str) -> None:
-    """Write text of any length as a fixed-length UTF-8 scalar dataset, which every HDF5 tool can read."""
+    """Write text of any length as a fixed-length UTF-8 scalar dataset, which every HDF5 tool can
+    read.
+    """
     data = text.encode()
     # Fixed length: SWMR does not support variable-length data.
     group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
@@ -306,8 +354,14 @@ def read_text(group: h5py.Group, name: str) -> str:
     Raises `FileFormatError` if it is missing or not text.
     """
     node = group.get(name)
-    if not isinstance(node, h5py.Dataset) or node.shape != () or h5py.check_string_dtype(node.dtype) is None:
-        raise FileFormatError(f"{place(group)} lacks the text {name!r}", expected="a scalar string dataset", got=node)
+    if (
+        not isinstance(node, h5py.Dataset)
+        or node.shape != ()
+        or h5py.check_string_dtype(node.dtype) is None
+    ):
+        raise FileFormatError(
+            f"{place(group)} lacks the text {name!r}", expected="a scalar string dataset", got=node
+        )
     with reading(place(node), "text"):
         require_memory(node.dtype.itemsize, place(node))
         raw = node[()]

@@ -33,12 +33,29 @@ _MAX_GAPS = 1000
 
 # Of the description of a series, in the order of the summary.
 _SERIES = (
-    *("name", "rig", "policy", "camera", "started_ns", "height_px", "width_px", "n_frames", "pixel_format"),
+    *(
+        "name",
+        "rig",
+        "policy",
+        "camera",
+        "started_ns",
+        "height_px",
+        "width_px",
+        "n_frames",
+        "pixel_format",
+    ),
     *("bit_depth", "bayer", "versions"),
 )
 
 # Of a calibration, as they are.
-_OF_CALIBRATION = ("full_scale_dn", "saturation_dn", "read_noise_dn", "gain_e_per_dn", "created", "source")
+_OF_CALIBRATION = (
+    "full_scale_dn",
+    "saturation_dn",
+    "read_noise_dn",
+    "gain_e_per_dn",
+    "created",
+    "source",
+)
 
 Runs = list[tuple[int, int]]
 """First and last sequence number of each run."""
@@ -48,10 +65,12 @@ Rows = Mapping[str, Array]
 
 
 Spread = dict[str, float]
-"""Minimum, median, mean and maximum of the finite values of a column, as ``min``, ``median``, ``mean``, ``max``."""
+"""Minimum, median, mean and maximum of the finite values of a column, as ``min``, ``median``,
+``mean``, ``max``."""
 
 Summary = Spread | int | dict[str, int] | None
-"""Summary of a quantity over a series, of the kinds of `OverSeries`; None if it was never measured."""
+"""Summary of a quantity over a series, of the kinds of `OverSeries`; None if it was never
+measured."""
 
 
 def _spread(values: Array) -> Spread | None:
@@ -61,12 +80,19 @@ def _spread(values: Array) -> Spread | None:
         return None
     # Not in the column's own type: a float32 sum over a day of snapshots loses digits.
     mean = float(finite.mean(dtype=np.float64))
-    return {"min": float(finite.min()), "median": float(np.median(finite)), "mean": mean, "max": float(finite.max())}
+    return {
+        "min": float(finite.min()),
+        "median": float(np.median(finite)),
+        "mean": mean,
+        "max": float(finite.max()),
+    }
 
 
 def _summaries(quantities: Recorded, rows: Rows) -> dict[str, Summary]:
     return {
-        quantity.inspected.name or column.name: _summary(quantity.inspected.over_series, quantity.divisor, column, rows)
+        quantity.inspected.name or column.name: _summary(
+            quantity.inspected.over_series, quantity.divisor, column, rows
+        )
         for quantity, column in quantities
         if quantity.inspected is not None
     }
@@ -80,7 +106,10 @@ def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows
         case OverSeries.COUNT:
             return int(values.sum())
         case OverSeries.TALLY:
-            words = [column.word_of(cell) if column.words else cell_text(cell) for cell in values.tolist()]
+            words = [
+                column.word_of(cell) if column.words else cell_text(cell)
+                for cell in values.tolist()
+            ]
             if column.name == "start":
                 reasons = map(cell_text, rows["start_reason"].tolist())
                 words = [f"{word}: {reason}" for word, reason in zip(words, reasons, strict=True)]
@@ -91,14 +120,14 @@ def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows
 class RecordingSummary:
     """A recording, finished or not.
 
-    ``figures`` are plain values, as ``inspect --json`` prints them: ``segments``, each ``last``, ``continued`` or
-    ``unfinished``; numbers of ``stored`` snapshots, with the size of the arrays (``bytes``) and on disk; the last
-    ``ledger`` in the file; outcomes counted from the ``rows``, of which ``open`` ones have none; ``events``, with the
-    number of their raw ``snapshots``; ``gaps``, runs of
-    known snapshots whose ``raw`` counts or ``video`` are missing; ``rates`` by host time, None with fewer than two
-    snapshots; ``solving``, with the solvers by their ids as reconstruct nodes reported them; the ``calibration``, and
-    its ``health``, None if the masks were not measured; ``chunks`` of the camera; ``parent``, the recording that a
-    replay was made from.
+    ``figures`` are plain values, as ``inspect --json`` prints them: ``segments``, each ``last``,
+    ``continued`` or ``unfinished``; numbers of ``stored`` snapshots, with the size of the arrays
+    (``bytes``) and on disk; the last ``ledger`` in the file; outcomes counted from the ``rows``, of
+    which ``open`` ones have none; ``events``, with the number of their raw ``snapshots``; ``gaps``,
+    runs of known snapshots whose ``raw`` counts or ``video`` are missing; ``rates`` by host time,
+    None with fewer than two snapshots; ``solving``, with the solvers by their ids as reconstruct
+    nodes reported them; the ``calibration``, and its ``health``, None if the masks were not
+    measured; ``chunks`` of the camera; ``parent``, the recording that a replay was made from.
     """
 
     series: SeriesInfo
@@ -186,7 +215,9 @@ def _gaps(series: RecordedSeries) -> dict[str, Runs]:
 
 
 def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:
-    """Return first and last of each run of numbers in [start, stop) that ``seqs`` lacks; at most 1000 runs."""
+    """Return first and last of each run of numbers in [start, stop) that ``seqs`` lacks; at most
+    1000 runs.
+    """
     edges = np.concatenate(([start - 1], seqs, [stop]))
     after = np.flatnonzero(np.diff(edges) > 1)[:_MAX_GAPS]
     return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in after]
@@ -207,19 +238,31 @@ def _rates(rows: Rows, n_frames: int) -> dict[str, float | Spread | None]:
 def _solving(rows: Rows, solvers: dict[str, Settings]) -> dict[str, Json]:
     solved = {name: values[rows["outcome"] == 1] for name, values in rows.items()}
     nodes = Counter(map(cell_text, solved["node"].tolist()))
-    return {**_summaries(SOLVE_QUANTITIES, solved), "nodes": dict(nodes.most_common()), "solvers": solvers}
+    return {
+        **_summaries(SOLVE_QUANTITIES, solved),
+        "nodes": dict(nodes.most_common()),
+        "solvers": solvers,
+    }
 
 
 def _health(rows: Rows) -> dict[str, Json] | None:
-    """Summarise the calibration measurements of the series; shifts are (x, y), to the right and downwards."""
+    """Summarise the calibration measurements of the series; shifts are (x, y), to the right and
+    downwards.
+    """
     looked = np.isfinite(rows["below_black_fraction"])
     if not looked.any():
         return None
-    quantities = _summaries(HEALTH_QUANTITIES, {name: values[looked] for name, values in rows.items()})
+    quantities = _summaries(
+        HEALTH_QUANTITIES, {name: values[looked] for name, values in rows.items()}
+    )
     shifts = np.stack([rows["mask_shift_x_px"], rows["mask_shift_y_px"]], axis=1)[looked]
     known = shifts[np.isfinite(shifts).all(axis=1)]
     corrections = rows["masks_at"][rows["masks_corrected"] > 0]
-    last = MaskCorrection.from_text(corrections[-1].decode("ascii")) if len(corrections) else NO_CORRECTION
+    last = (
+        MaskCorrection.from_text(corrections[-1].decode("ascii"))
+        if len(corrections)
+        else NO_CORRECTION
+    )
     return {
         "looks": int(looked.sum()),
         "first_shift_px": known[0].tolist() if len(known) else None,
@@ -248,7 +291,11 @@ def _chunks(rows: Rows, units: dict[str, str]) -> dict[str, Json]:
     """Summarise each chunk value of the camera: number of frames that had it, unit and spread."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {
-        name: {"frames": int(np.isfinite(values).sum()), "unit": units[name], "values": _spread(values)}
+        name: {
+            "frames": int(np.isfinite(values).sum()),
+            "unit": units[name],
+            "values": _spread(values),
+        }
         for name, values in columns.items()
     }
 

@@ -1,7 +1,8 @@
-"""An append-only journal of the events of a series, one JSON object per line, next to its recording.
+"""An append-only journal of the events of a series, one JSON object per line, next to its
+recording.
 
-It survives damage to the recording: it is plain text, synced to disk batch by batch, and a truncated last line
-loses that line only.
+It survives damage to the recording: it is plain text, synced to disk batch by batch, and a
+truncated last line loses that line only.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ class Journal:
         self.path = path
         self._pending: list[str] = []
         try:
-            # Unbuffered: a batch reaches the kernel in one write, so that a crash can truncate its last line only.
+            # Unbuffered: a batch reaches the kernel in one write, so that a crash can truncate its
+            # last line only.
             # Not through a symbolic link, which could be planted to make it append to another file.
-            number = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            number = os.open(
+                path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+            )
             self._file = os.fdopen(number, "ab+", buffering=0)
             self._end_torn_line()
         except OSError as error:
@@ -64,8 +68,8 @@ class Journal:
             written = self._file.write(batch)
             if written != len(batch):
                 raise OSError(f"{written} of {len(batch)} bytes written")
-            # The recording relies on the page cache for speed; the journal is small enough to survive a power failure
-            # too.
+            # The recording relies on the page cache for speed; the journal is small enough to
+            # survive a power failure too.
             os.fsync(self._file.fileno())
         except OSError as error:
             with suppress(OSError):

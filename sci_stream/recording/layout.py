@@ -1,4 +1,6 @@
-"""Layout of a recording; everything is created before the first row, because SWMR does not allow it later."""
+"""Layout of a recording; everything is created before the first row, because SWMR does not allow it
+later.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,27 @@ from sci_stream.recording.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire.codec import encode
 
 RECORDING_FORMAT = "sci_stream.recording"
-# Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
+# Added columns do not increase the version: readers fill missing ones. A changed meaning of
+# existing data does.
 RECORDING_VERSION = 1
-# Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
+# Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty
+# rows.
 GROWTH_ROWS = 64
-# SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
+# SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is
+# fixed.
 LEDGER_BYTES = 1 << 16
-# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black become 0.
+# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black
+# become 0.
 VIDEO_U16_STEP = 2 / 65535
 # The estimated error is less certain than such a step; larger ones than 0.255 are stored as that.
 ERROR_STEP = 1e-3
 
 
 class Compression(enum.StrEnum):
-    """Storage of frames. The shot noise in the low bits of raw snapshots limits lossless compression to about 25 %."""
+    """Storage of frames.
+
+    The shot noise in the low bits of raw snapshots limits lossless compression to about 25 %.
+    """
 
     NONE = "none"
     """Uncompressed: several times faster to write, readable by any HDF5 tool."""
@@ -103,7 +112,9 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Contents of a file: ``frames`` are the types of its datasets of frames, by name; see `RecordingWriter`."""
+    """Contents of a file: ``frames`` are the types of its datasets of frames, by name; see
+    `RecordingWriter`.
+    """
 
     first_seq: int
     frames: Mapping[str, np.dtype[Any]]
@@ -112,7 +123,9 @@ class Layout:
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
-    """Mark an empty file as a recording of a series, and create everything except rows and calibration."""
+    """Mark an empty file as a recording of a series, and create everything except rows and
+    calibration.
+    """
     write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
     file.attrs["first_seq"] = layout.first_seq
     file.attrs["NX_class"] = "NXroot"
@@ -120,17 +133,32 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     write_text(file, "rig_toml", info.rig_toml)
     if layout.parent is not None:
         write_text(file, "parent", json.dumps(layout.parent, indent=1, sort_keys=True))
-    file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
+    file.create_dataset(
+        "ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,)
+    )
     for name, dtype in layout.frames.items():
         shape = frame_shape(name, info)
-        # One image per chunk: a snapshot is written in one go, and a viewer steps through frames without reading the
-        # rest. What an analysis draws is mostly flat: deflate takes little time for it, and every reader has it.
+        # One image per chunk: a snapshot is written in one go, and a viewer steps through frames
+        # without reading the rest. What an analysis draws is mostly flat: deflate takes little time
+        # for it, and every reader has it.
         chunk = shape if name == "picture" else (1,) * (len(shape) - 2) + shape[-2:]
-        filters = {"compression": "gzip", "compression_opts": 1} if name == "picture" else layout.compression.filters()
-        node = file.create_dataset(
-            name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(1, *chunk), fillvalue=0, **filters
+        filters = (
+            {"compression": "gzip", "compression_opts": 1}
+            if name == "picture"
+            else layout.compression.filters()
         )
-        for attribute, text in zip(("units", "long_name", "interpretation"), _ABOUT[name], strict=True):
+        node = file.create_dataset(
+            name,
+            (0, *shape),
+            dtype,
+            maxshape=(None, *shape),
+            chunks=(1, *chunk),
+            fillvalue=0,
+            **filters,
+        )
+        for attribute, text in zip(
+            ("units", "long_name", "interpretation"), _ABOUT[name], strict=True
+        ):
             node.attrs[attribute] = text
         if (scale := scale_of(name, dtype)) != 1:
             node.attrs["scaling_factor"] = scale
@@ -146,11 +174,13 @@ class LedgerDocument(TypedDict, total=False):
     repaired: bool
 
 
-def ledger_document(document: LedgerDocument, notes: Mapping[str, Json] = MappingProxyType({})) -> Array:
+def ledger_document(
+    document: LedgerDocument, notes: Mapping[str, Json] = MappingProxyType({})
+) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
-    ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
-    number is stored as ``…_left_out``.
+    ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are
+    left out and their number is stored as ``…_left_out``.
 
     Raises ValueError if it is too large even without notes.
     """
@@ -178,8 +208,12 @@ def _fitting_text(document: LedgerDocument, notes: Mapping[str, Json]) -> bytes:
 
 
 def info_to_json(info: SeriesInfo) -> str:
-    """Return a series' description as JSON, without the text of the rig, which is stored separately."""
-    return json.dumps(dataclasses.asdict(dataclasses.replace(info, rig_toml="")), indent=1, sort_keys=True)
+    """Return a series' description as JSON, without the text of the rig, which is stored
+    separately.
+    """
+    return json.dumps(
+        dataclasses.asdict(dataclasses.replace(info, rig_toml="")), indent=1, sort_keys=True
+    )
 
 
 def read_info(file: h5py.File) -> SeriesInfo:
@@ -190,11 +224,19 @@ def read_info(file: h5py.File) -> SeriesInfo:
     where = f"{place(file)}series_info"
     known = {field.name for field in dataclasses.fields(SeriesInfo)}
     with reading(where, "the description of a series"):
-        fields = {name: value for name, value in json.loads(read_text(file, "series_info")).items() if name in known}
+        fields = {
+            name: value
+            for name, value in json.loads(read_text(file, "series_info")).items()
+            if name in known
+        }
         fields["policy"] = Policy(fields["policy"])
         fields["bayer"] = None if fields.get("bayer") is None else BayerPhase(fields["bayer"])
-        fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
+        fields["chunks"] = {
+            str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()
+        }
         fields["rig_toml"] = read_text(file, "rig_toml")
         info = SeriesInfo(**fields)
-        encode(info)  # refuses values that no node may send: sizes, numbers and names beyond their bounds
+        encode(
+            info
+        )  # refuses values that no node may send: sizes, numbers and names beyond their bounds
         return info

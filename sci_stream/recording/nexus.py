@@ -1,6 +1,8 @@
-"""NeXus groups of a recording: links to the data with axes, and who measured what with which instrument.
+"""NeXus groups of a recording: links to the data with axes, and who measured what with which
+instrument.
 
-silx, H5Web and other NeXus readers open the file with a plot. Nothing is stored twice: the data are hard links.
+silx, H5Web and other NeXus readers open the file with a plot. Nothing is stored twice: the data are
+hard links.
 """
 
 from __future__ import annotations
@@ -61,11 +63,15 @@ def _quantity(group: h5py.Group, name: str, value: float, units: str) -> None:
     group[name].attrs["units"] = units
 
 
-def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, experiment: ExperimentSection) -> None:
+def _detector(
+    entry: h5py.Group, info: SeriesInfo, calibration: Calibration, experiment: ExperimentSection
+) -> None:
     instrument = _group(entry, "instrument", "NXinstrument")
     instrument["name"] = info.rig
     detector = _group(instrument, "detector", "NXdetector")
-    detector["description"] = f"{info.camera_model}, {info.pixel_format}, snapshots coded by {info.n_frames} masks"
+    detector["description"] = (
+        f"{info.camera_model}, {info.pixel_format}, snapshots coded by {info.n_frames} masks"
+    )
     detector["serial_number"] = info.camera_serial
     detector["type"] = "snapshot compressive imaging camera"
     detector["bit_depth_readout"] = info.bit_depth
@@ -74,7 +80,8 @@ def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, exp
     if experiment.pixel_size_um is not None:
         for axis in "xy":
             _quantity(detector, f"{axis}_pixel_size", experiment.pixel_size_um, "um")
-    # The operator knows the exposure better than a calibration that may have been measured with another one.
+    # The operator knows the exposure better than a calibration that may have been measured with
+    # another one.
     if calibration.exposure_ns is not None:
         _quantity(detector, "count_time", calibration.exposure_ns / 1e9, "s")
     if info.frame_period_ns:
@@ -92,7 +99,9 @@ def _data(entry: h5py.Group, name: str, file: h5py.File, experiment: ExperimentS
     data["data"] = node = file[name]
     if node.dtype == np.uint16 and name == "video":
         data["data_scaling_factor"] = VIDEO_U16_STEP
-    axes: list[str] = ["."]  # rows that are skipped have no time, and a live file may have more rows than frames
+    axes: list[str] = [
+        "."
+    ]  # rows that are skipped have no time, and a live file may have more rows than frames
     if name == "video":
         axes.append("frame")
         data["frame"] = np.arange(node.shape[1])

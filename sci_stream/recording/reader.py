@@ -1,8 +1,8 @@
 """Read one segment of a recording: finished, being written, or left by a crash.
 
-HDF5 keeps one copy of a file's metadata per process: additions of a live writer show only once the process has closed
-the file everywhere and opened it again. So a process has one recording open at a time, whichever was read last, and
-the number of segments is not limited by that of open files.
+HDF5 keeps one copy of a file's metadata per process: additions of a live writer show only once the
+process has closed the file everywhere and opened it again. So a process has one recording open at a
+time, whichever was read last, and the number of segments is not limited by that of open files.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ Settings = dict[str, int | float | str]
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
 _BITSHUFFLE_ID = 32008  # of the filter in the registry of The HDF Group
-_FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2"), "picture": ("u1",), "error": ("u1",)}
+_FRAME_DTYPES = {
+    "raw": ("u1", "u2", "f4"),
+    "video": ("f2", "f4", "u2"),
+    "picture": ("u1",),
+    "error": ("u1",),
+}
 
 _lock = threading.RLock()
 _open: Recording | None = None
@@ -70,18 +75,22 @@ _open: Recording | None = None
 class Recording(AbstractContextManager["Recording"]):
     """One segment of a recording, open for reading; a context manager.
 
-    `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
-    threads, may read one file, and each sees the rows of its own last `refresh`. ``only_outcomes`` reads states and
-    outcomes of the rows alone: a long series has gigabytes of others.
+    `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of
+    recordings, in any threads, may read one file, and each sees the rows of its own last `refresh`.
+    ``only_outcomes`` reads states and outcomes of the rows alone: a long series has gigabytes of
+    others.
 
-    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or incomplete.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or
+    incomplete.
     """
 
     def __init__(self, path: Path, *, only_outcomes: bool = False) -> None:
         self.path = path
         self._only_outcomes = only_outcomes
         self._hdf5: h5py.File | None = None
-        self._identity: tuple[int, int] | None = None  # device and inode, once its content has been checked
+        self._identity: tuple[int, int] | None = (
+            None  # device and inode, once its content has been checked
+        )
         self._frames: dict[str, h5py.Dataset] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._closed = False
@@ -102,10 +111,14 @@ class Recording(AbstractContextManager["Recording"]):
             expected = frame_shape(name, self.info)
             if node.shape[1:] != expected:
                 raise FileFormatError(
-                    f"{self.path}:/{name} does not fit its series", expected=expected, got=node.shape[1:]
+                    f"{self.path}:/{name} does not fit its series",
+                    expected=expected,
+                    got=node.shape[1:],
                 )
         if not 0 <= self.first_seq < _MAX_SEQ:
-            raise FileFormatError(f"{self.path} begins at an impossible snapshot", got=self.first_seq)
+            raise FileFormatError(
+                f"{self.path} begins at an impossible snapshot", got=self.first_seq
+            )
 
     @contextmanager
     def _file(self) -> Iterator[h5py.File]:
@@ -135,7 +148,9 @@ class Recording(AbstractContextManager["Recording"]):
             if first:
                 self._identity = identity
             elif identity != self._identity:
-                raise FileFormatError(f"{self.path} was replaced by another file", hint="Open it again.")
+                raise FileFormatError(
+                    f"{self.path} was replaced by another file", hint="Open it again."
+                )
             check_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
             self._frames = _frames(file)
         except BaseException:
@@ -156,12 +171,14 @@ class Recording(AbstractContextManager["Recording"]):
     def refresh(self) -> None:
         """Read the rows and the ledger that a live writer has flushed since.
 
-        Raises `FileFormatError` if the file was removed or replaced; nothing can be read until it is back.
+        Raises `FileFormatError` if the file was removed or replaced; nothing can be read until it
+        is back.
         """
         with _lock:
             self._suspend()
             with self._file() as file:
-                # Where video is stored, a snapshot counts as reconstructed if and only if its video is.
+                # Where video is stored, a snapshot counts as reconstructed if and only if its video
+                # is.
                 has_video = "video" in self._frames
                 self._rows = read_rows(file, has_video=has_video, only_outcomes=self._only_outcomes)
                 self._writing = is_open_for_writing(self.path)
@@ -169,11 +186,16 @@ class Recording(AbstractContextManager["Recording"]):
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration recorded with the series, verified by its hash. Raises as `load_calibration`."""
+        """The calibration recorded with the series, verified by its hash.
+
+        Raises as `load_calibration`.
+        """
         with self._file() as file:
             group = file.get("calibration")
             if not isinstance(group, h5py.Group):
-                raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
+                raise FileFormatError(
+                    f"The recording {self.path} is incomplete", expected="a group 'calibration'"
+                )
             return read_calibration(group)
 
     @property
@@ -183,7 +205,9 @@ class Recording(AbstractContextManager["Recording"]):
 
     @property
     def rows(self) -> Mapping[str, Array]:
-        """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
+        """Every column by name, one value per row, row = seq − `first_seq`;
+        see `columns.COLUMNS`.
+        """
         return self._rows
 
     @property
@@ -195,18 +219,23 @@ class Recording(AbstractContextManager["Recording"]):
     @property
     def clean(self) -> bool:
         """Whether the recording was closed cleanly, with its final ledger."""
-        # A kill between the last flush and the end of closing leaves a file that other programs refuse to open.
+        # A kill between the last flush and the end of closing leaves a file that other programs
+        # refuse to open.
         return self._ledger.get("clean") is True and not self._writing
 
     @property
     def continued(self) -> str | None:
-        """Name of the segment that continues the series; None if this is the last, or was left by a crash."""
+        """Name of the segment that continues the series; None if this is the last, or was left by a
+        crash.
+        """
         name = self._ledger.get("continued")
         return name if isinstance(name, str) else None
 
     @property
     def finished(self) -> bool:
-        """Whether the file was closed cleanly, at the end of its series or before a following segment."""
+        """Whether the file was closed cleanly, at the end of its series or before a following
+        segment.
+        """
         return self.clean or (self.continued is not None and not self._writing)
 
     @property
@@ -221,7 +250,9 @@ class Recording(AbstractContextManager["Recording"]):
         noted = self.notes.get("solvers")
         entries = noted.items() if isinstance(noted, dict) else ()
         return {
-            name: {key: value for key, value in solver.items() if isinstance(value, int | float | str)}
+            name: {
+                key: value for key, value in solver.items() if isinstance(value, int | float | str)
+            }
             for name, solver in entries
             if isinstance(solver, dict)
         }
@@ -239,7 +270,10 @@ class Recording(AbstractContextManager["Recording"]):
     def compression(self) -> Compression:
         """Compression of the frames."""
         with self._file():
-            packed = any(node.id.get_create_plist().get_filter_by_id(_BITSHUFFLE_ID) for node in self._frames.values())
+            packed = any(
+                node.id.get_create_plist().get_filter_by_id(_BITSHUFFLE_ID)
+                for node in self._frames.values()
+            )
         return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
 
     def stored_dtype(self, name: str) -> np.dtype[Any] | None:
@@ -273,21 +307,27 @@ class Recording(AbstractContextManager["Recording"]):
         return self._seqs(self._rows["outcome"] == OUTCOME_CODES[outcome])
 
     def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
-        """Return the raw counts of a snapshot, (H, W) in DN, or a part of them; owned by the caller.
+        """Return the raw counts of a snapshot, (H, W) in DN, or a part of them; owned by the
+        caller.
 
-        Raises KeyError if none are stored; `FileFormatError` if they are damaged, or the file was removed or replaced.
+        Raises KeyError if none are stored; `FileFormatError` if they are damaged, or the file was
+        removed or replaced.
         """
         return self.frame("raw", seq, part)
 
     def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
-        """Return the video of a snapshot, (B, H, W) on the 0–1 scale, or a part of it. Raises as `raw`.
+        """Return the video of a snapshot, (B, H, W) on the 0–1 scale, or a part of it.
+
+        Raises as `raw`.
 
         float16 or float32 as recorded; float32 of video that is stored as uint16.
         """
         return self.frame("video", seq, part)
 
     def has(self, name: str, seq: int) -> bool:
-        """Return whether ``"raw"``, ``"video"``, the ``"picture"`` of an analysis or the ``"error"`` are stored."""
+        """Return whether ``"raw"``, ``"video"``, the ``"picture"`` of an analysis or the
+        ``"error"`` are stored.
+        """
         row, state = seq - self.first_seq, self._rows["state"]
         return 0 <= row < len(state) and bool(state[row] & FRAME_FLAGS[name])
 
@@ -295,7 +335,9 @@ class Recording(AbstractContextManager["Recording"]):
         """Return what `has` names, in physical values. Raises as `raw`."""
         if not self.has(name, seq):
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
-        _ = np.broadcast_to(0, frame_shape(name, self.info))[part]  # raises IndexError, which is no damage
+        _ = np.broadcast_to(0, frame_shape(name, self.info))[
+            part
+        ]  # raises IndexError, which is no damage
         with self._file():
             stored = read_dataset(self._frames[name], (seq - self.first_seq, *part))
         scale = scale_of(name, stored.dtype)
@@ -313,7 +355,9 @@ class Recording(AbstractContextManager["Recording"]):
         return None if value < 0 else value
 
     def outcome(self, seq: int) -> tuple[str, str] | None:
-        """Return outcome and reason of a snapshot, ``("dropped", "overrun")``; None if it has no outcome."""
+        """Return outcome and reason of a snapshot, ``("dropped", "overrun")``; None if it has no
+        outcome.
+        """
         try:
             name = OUTCOME_NAMES.get(int(self._value("outcome", seq)))
         except KeyError:
@@ -325,11 +369,16 @@ class Recording(AbstractContextManager["Recording"]):
         try:
             report = solve_report(lambda name: self._value(name, seq))
         except ValueError as error:
-            raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=error) from None
+            raise FileFormatError(
+                f"The row of snapshot {seq} in {self.path} is damaged", got=error
+            ) from None
         return report, cell_text(self._value("node", seq)), int(self._value("redelivered", seq))
 
     def reconstruction(self, seq: int) -> Reconstruction:
-        """Return a recorded reconstruction, with its coded snapshot if that is stored. Raises as `video`."""
+        """Return a recorded reconstruction, with its coded snapshot if that is stored.
+
+        Raises as `video`.
+        """
         video = self.video(seq)
         report, node, redelivered = self.report(seq)
         row = {name: self._value(name, seq) for name in self._rows}
@@ -360,11 +409,17 @@ class Recording(AbstractContextManager["Recording"]):
 
 
 def _frames(file: h5py.File) -> dict[str, h5py.Dataset]:
-    frames = {name: require_dataset(file, name, 3 if name == "raw" else 4) for name in _FRAME_DTYPES if name in file}
+    frames = {
+        name: require_dataset(file, name, 3 if name == "raw" else 4)
+        for name in _FRAME_DTYPES
+        if name in file
+    }
     for name, node in frames.items():
         if node.dtype not in [np.dtype(kind) for kind in _FRAME_DTYPES[name]]:
             raise FileFormatError(
-                f"{place(node)} has the wrong type", expected=" ".join(_FRAME_DTYPES[name]), got=node.dtype
+                f"{place(node)} has the wrong type",
+                expected=" ".join(_FRAME_DTYPES[name]),
+                got=node.dtype,
             )
     return frames
 
@@ -384,6 +439,13 @@ def _is_ledger(stored: object) -> TypeGuard[LedgerCounts]:
         return False
     counts = [
         stored.get(name, 0)
-        for name in ("acquired", "reconstructed", "raw_only", "not_kept", "camera_missed", "in_flight")
+        for name in (
+            "acquired",
+            "reconstructed",
+            "raw_only",
+            "not_kept",
+            "camera_missed",
+            "in_flight",
+        )
     ]
     return all(type(count) is int for count in [*counts, *dropped.values()])

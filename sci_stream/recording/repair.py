@@ -38,7 +38,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """Result of a repair: the clean file in the original place, the original as ``original``, and the ledger."""
+    """Result of a repair: the clean file in the original place, the original as ``original``, and
+    the ledger.
+    """
 
     path: Path
     original: Path
@@ -46,18 +48,22 @@ class Repaired:
     ledger: LedgerCounts
 
 
-def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
-    """Write a clean copy of everything that was flushed before a crash, and put it in place of the original.
+def repair_recording(
+    path: Path, progress: Progress = lambda _done, _total: None
+) -> Repaired | None:
+    """Write a clean copy of everything that was flushed before a crash, and put it in place of the
+    original.
 
-    Every frame is read back and compared before the files are exchanged; the original is kept as ``<name>.crashed``.
-    Snapshots with raw counts but without an outcome become ``raw_only``; those without any data
-    ``dropped["lost_in_crash"]``.
+    Every frame is read back and compared before the files are exchanged; the original is kept as
+    ``<name>.crashed``. Snapshots with raw counts but without an outcome become ``raw_only``; those
+    without any data ``dropped["lost_in_crash"]``.
 
-    ``progress`` is called with the number of rows done and the total. Returns None if the file was closed cleanly and
-    needs no repair.
+    ``progress`` is called with the number of rows done and the total. Returns None if the file was
+    closed cleanly and needs no repair.
 
-    Raises `FileFormatError` if the file is not a recording, or data that its rows declare cannot be read;
-    `StorageError` if it is being recorded, or open in another program, or the copy cannot be written.
+    Raises `FileFormatError` if the file is not a recording, or data that its rows declare cannot be
+    read; `StorageError` if it is being recorded, or open in another program, or the copy cannot be
+    written.
     """
     with Recording(path) as old:
         if old.finished:
@@ -70,7 +76,10 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
         require_space(partial, path.stat().st_size)
-        with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
+        with (
+            open_for_reading(path, "recording") as source,
+            h5py.File(partial, "w", libver=LIBVER) as out,
+        ):
             frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
             layout = Layout(old.first_seq, frames, old.compression, old.parent)
             create_recording(out, old.info, old.calibration, layout)
@@ -86,7 +95,8 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 document["continued"] = old.continued
             out["ledger"][:] = ledger_document(document, old.notes)
         _verify(partial, old)
-        # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
+        # Two renames, the original first: a crash in between leaves both files, and neither is
+        # overwritten.
         path.rename(original)
     return Repaired(path, original, used, ledger)
 
@@ -101,25 +111,33 @@ def _require_unused(path: Path) -> None:
             f"{path} cannot be repaired while it may be in use",
             expected="a file that no other program has open",
             got=error.strerror,
-            hint="End the recording and its viewers first. Where a disk has no file locks, repair a copy on another.",
+            hint="End the recording and its viewers first. Where a disk has no file locks, repair "
+            "a copy on another.",
         ) from error
 
 
 def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
-    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the
+    ledger.
 
-    A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
-    earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
+    A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome
+    here: the earlier segment may have been closed cleanly while the snapshot was in flight, and is
+    not changed any more.
     """
     known_elsewhere, raw_elsewhere, settled_elsewhere = _rows_of_other_segments(old)
-    columns = {name: _extended(old, name, values, len(known_elsewhere)) for name, values in old.rows.items()}
+    columns = {
+        name: _extended(old, name, values, len(known_elsewhere))
+        for name, values in old.rows.items()
+    }
     outcome, state = columns["outcome"], columns["state"]
     known = (columns["epoch"] >= 0) | (outcome != 0)
     has_raw = (state & RowState.RAW) != 0
     open_rows = (outcome == 0) & ~settled_elsewhere
     raw_only = open_rows & (has_raw | raw_elsewhere)
     # Snapshots before the first row of this segment are in earlier segments.
-    lost = open_rows & ~raw_only & ~known_elsewhere & np.logical_or.accumulate(known | known_elsewhere)
+    lost = (
+        open_rows & ~raw_only & ~known_elsewhere & np.logical_or.accumulate(known | known_elsewhere)
+    )
     used = _past_last(known | raw_only)
     outcome[raw_only] = OUTCOME_CODES["raw_only"]
     # A replay has snapshots of which its source has raw counts, and no others.
@@ -129,7 +147,13 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     columns = {name: values[:used] for name, values in columns.items()}
     counts = outcomes(columns)
     counted = {name: counts[name] for name in ("reconstructed", "raw_only", "not_kept", "dropped")}
-    ledger = {"acquired": counts["settled"], **counted, "in_flight": 0, "closed": True, "repaired": True}
+    ledger = {
+        "acquired": counts["settled"],
+        **counted,
+        "in_flight": 0,
+        "closed": True,
+        "repaired": True,
+    }
     return columns, cast(LedgerCounts, ledger)
 
 
@@ -147,7 +171,8 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
 
 
 def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
-    """Return (3, rows): which rows are known, have raw counts, and have an outcome in other segments.
+    """Return (3, rows): which rows are known, have raw counts, and have an outcome in other
+    segments.
 
     For the last segment up to the last raw counts of earlier ones.
     """
@@ -171,18 +196,25 @@ def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
     return aligned
 
 
-def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
+def _copy_frames(
+    out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress
+) -> None:
     """Copy chunks without unpacking them."""
-    stored = [(source[name], out[name], flag) for name, flag in FRAME_FLAGS.items() if name in source]
+    stored = [
+        (source[name], out[name], flag) for name, flag in FRAME_FLAGS.items() if name in source
+    ]
     for _, node, _ in stored:
         node.resize(used, 0)
     for row in range(used):
         for old, new, flag in stored:
             if state[row] & flag:
-                chunks = (size // part for size, part in zip(old.shape[1:], old.chunks[1:], strict=True))
+                chunks = (
+                    size // part for size, part in zip(old.shape[1:], old.chunks[1:], strict=True)
+                )
                 for chunk in np.ndindex(*chunks):
                     at = (row, *chunk)  # one, or one for each frame
-                    # Neither decoded nor encoded, so bit-identical; `_verify` decodes both afterwards.
+                    # Neither decoded nor encoded, so bit-identical; `_verify` decodes both
+                    # afterwards.
                     mask, content = old.id.read_direct_chunk(at)
                     new.id.write_direct_chunk(at, content, mask)
         progress(row + 1, used)

@@ -1,4 +1,6 @@
-"""Segments of a recording: files that never overwrite each other, and the rows that earlier segments contain."""
+"""Segments of a recording: files that never overwrite each other, and the rows that earlier
+segments contain.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ _MAX_NAME_BYTES = 200
 class WrittenRows:
     """Sequence numbers of a series in the segments so far: with raw counts, and with an outcome.
 
-    ``first`` is the first row of the earliest segment, None without one; snapshots before it are not in the recording.
+    ``first`` is the first row of the earliest segment, None without one; snapshots before it are
+    not in the recording.
     """
 
     raw: IntervalSet = field(default_factory=IntervalSet)
@@ -42,7 +45,9 @@ class WrittenRows:
         if (segment := open_segment(path, series, only_outcomes=True)) is None:
             return
         with segment:
-            self.first = segment.first_seq if self.first is None else min(self.first, segment.first_seq)
+            self.first = (
+                segment.first_seq if self.first is None else min(self.first, segment.first_seq)
+            )
             for seq in segment.raw_seqs:
                 self.raw.add(seq)
             for seq in segment.settled_seqs:
@@ -55,7 +60,10 @@ def free_bytes(path: Path) -> int:
 
 
 def require_space(path: Path, n_bytes: int) -> None:
-    """Refuse data before a disk is full, when HDF5 cannot close a file or ends the process. Raises `StorageError`."""
+    """Refuse data before a disk is full, when HDF5 cannot close a file or ends the process.
+
+    Raises `StorageError`.
+    """
     need, free = n_bytes + _CLOSING_BYTES, free_bytes(path)
     if free < need:
         raise StorageError(
@@ -69,7 +77,8 @@ def require_space(path: Path, n_bytes: int) -> None:
 def recording_path(folder: Path, series: str) -> Path:
     """Return the path of the first segment of a series' recording, ``folder / "run.h5"``.
 
-    Raises `InputError` if the series' name, which may come from the network, is not a plain file name.
+    Raises `InputError` if the series' name, which may come from the network, is not a plain file
+    name.
     """
     plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
     if not series or not plain or len(series.encode()) > _MAX_NAME_BYTES:
@@ -87,7 +96,9 @@ def segment_path(path: Path, segment: int) -> Path:
 
 
 def first_segment(path: Path) -> Path:
-    """Return the path of the first segment of the recording that ``path`` belongs to, judged by the names."""
+    """Return the path of the first segment of the recording that ``path`` belongs to, judged by the
+    names.
+    """
     match = re.fullmatch(r"(.+)_\d{3,}", path.stem)
     base = path.with_name(f"{match[1]}{path.suffix}") if match else path
     return base if base.exists() else path
@@ -96,7 +107,10 @@ def first_segment(path: Path) -> Path:
 def is_segment_of(path: Path, first: Path) -> bool:
     """Return whether both files can be read and are of one series."""
     try:
-        with Recording(first, only_outcomes=True) as one, Recording(path, only_outcomes=True) as other:
+        with (
+            Recording(first, only_outcomes=True) as one,
+            Recording(path, only_outcomes=True) as other,
+        ):
             return one.info.series == other.info.series
     except DAMAGE:
         return False
@@ -104,13 +118,15 @@ def is_segment_of(path: Path, first: Path) -> bool:
 
 @contextmanager
 def new_segment(path: Path) -> Iterator[Path]:
-    """Provide a hidden path, whose file takes the name ``path`` at the end; it is removed on an error.
+    """Provide a hidden path, whose file takes the name ``path`` at the end; it is removed on an
+    error.
 
-    HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed between the two
-    leaves a file that no reader can open. So a segment gets its name once it is open for both.
+    HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed
+    between the two leaves a file that no reader can open. So a segment gets its name once it is
+    open for both.
 
-    Raises `FileExistsError` if the name is taken. Existing files are never opened for writing: the end-of-file mark of
-    a crashed one may be stale, and writing could overwrite its data.
+    Raises `FileExistsError` if the name is taken. Existing files are never opened for writing: the
+    end-of-file mark of a crashed one may be stale, and writing could overwrite its data.
     """
     if path.exists():
         raise FileExistsError
@@ -127,11 +143,13 @@ def new_segment(path: Path) -> Iterator[Path]:
 def _publish(hidden: Path, path: Path) -> None:
     """Rename a hidden file if the name is free; raise FileExistsError otherwise."""
     try:
-        # A hard link fails if the name exists, atomically; rename() would silently replace the file of another sink.
+        # A hard link fails if the name exists, atomically; rename() would silently replace the file
+        # of another sink.
         path.hardlink_to(hidden)
     except FileExistsError:
         raise
-    except OSError:  # no hard links on this file system: another sink could create the file between the two calls
+    except OSError:
+        # No hard links on this file system: another sink could create the file in between.
         if path.exists():
             raise FileExistsError from None
         hidden.rename(path)
@@ -155,7 +173,8 @@ def open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Rec
 def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     """Open every segment of ``path`` as a reader would.
 
-    Returns the number of reconstructed snapshots, of snapshots that are reconstructed or have raw counts, and errors.
+    Returns the number of reconstructed snapshots, of snapshots that are reconstructed or have raw
+    counts, and errors.
     """
     problems: list[str] = []
     reconstructed, stored = IntervalSet(), IntervalSet()
@@ -184,7 +203,9 @@ def _numbers(path: Path) -> list[int]:
     """Return 0 and the numbers of ``path``'s further segments, in order."""
     files = path.parent.glob(f"{glob.escape(path.stem)}_*{path.suffix}")
     names = (file.stem.removeprefix(f"{path.stem}_") for file in files)
-    return sorted({0, *(int(name) for name in names if name.isdecimal() and int(name) < MAX_SEGMENTS)})
+    return sorted(
+        {0, *(int(name) for name in names if name.isdecimal() and int(name) < MAX_SEGMENTS)}
+    )
 
 
 def existing_segments(path: Path) -> list[Path]:
@@ -193,7 +214,9 @@ def existing_segments(path: Path) -> list[Path]:
 
 
 def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
-    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
+    """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller
+    closes them.
+    """
     for candidate in existing_segments(path):
         if (recording := open_segment(candidate, series)) is not None:
             yield recording

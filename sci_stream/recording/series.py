@@ -34,16 +34,20 @@ _Read = Callable[[int, _Part], Array]
 
 
 class FrameStack(Sequence[Array]):
-    """The stored raw counts or videos, as a read-only array of shape (N, …) that is read from disk when indexed.
+    """The stored raw counts or videos, as a read-only array of shape (N, …) that is read from disk
+    when indexed.
 
-    Index 0 is the first stored snapshot, ``seqs[0]``; missing ones are left out. NumPy's basic indexing works
-    (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), as do ``a[[1, 5]]`` and masks on the first axis;
-    ``np.asarray(a)`` reads everything.
+    Index 0 is the first stored snapshot, ``seqs[0]``; missing ones are left out. NumPy's basic
+    indexing works (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), as do ``a[[1, 5]]`` and masks
+    on the first axis; ``np.asarray(a)`` reads everything.
 
-    ``seqs`` are (N,) sequence numbers, ascending; ``read`` reads an element, or a part of it, by its number.
+    ``seqs`` are (N,) sequence numbers, ascending; ``read`` reads an element, or a part of it, by
+    its number.
     """
 
-    def __init__(self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read) -> None:
+    def __init__(
+        self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read
+    ) -> None:
         self.seqs = seqs
         self.shape = (len(self.seqs), *shape)
         self.dtype = dtype
@@ -59,8 +63,14 @@ class FrameStack(Sequence[Array]):
         return self.shape[0]
 
     def between(self, first: int | None, last: int | None) -> list[int]:
-        """Return the stored sequence numbers from ``first`` to ``last``, both included; None for no limit."""
-        return [seq for seq in self.seqs.tolist() if (first or 0) <= seq and (last is None or seq <= last)]
+        """Return the stored sequence numbers from ``first`` to ``last``, both included; None for no
+        limit.
+        """
+        return [
+            seq
+            for seq in self.seqs.tolist()
+            if (first or 0) <= seq and (last is None or seq <= last)
+        ]
 
     def __getitem__(self, key: Any) -> Any:
         """Read; see the class."""
@@ -80,7 +90,9 @@ class FrameStack(Sequence[Array]):
         return np.stack([self._one(int(seq), part) for seq in chosen])
 
     def _one(self, seq: int, part: tuple[Any, ...]) -> Array:
-        simple = all(isinstance(p, int) or (isinstance(p, slice) and (p.step or 1) > 0) for p in part)
+        simple = all(
+            isinstance(p, int) or (isinstance(p, slice) and (p.step or 1) > 0) for p in part
+        )
         return self._read(seq, part) if simple else self._read(seq, ())[part]
 
     def __iter__(self) -> Iterator[Array]:
@@ -93,32 +105,38 @@ class FrameStack(Sequence[Array]):
         return np.asarray(self[:], dtype)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on disk>"
+        return (
+            f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on "
+            "disk>"
+        )
 
 
 class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     """A recorded series, open for reading; a context manager.
 
-    Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
-    the first one to read all of it, a later one to read that one only. A recording that is being written, or was left
-    by a crash, is read up to its last flush.
+    Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several
+    segments, name the first one to read all of it, a later one to read that one only. A recording
+    that is being written, or was left by a crash, is read up to its last flush.
 
-    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or incomplete.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or
+    incomplete.
 
     Examples
     --------
     >>> import sci_stream                                                    # doctest: +SKIP
     >>> with sci_stream.open("recordings/run.h5") as recording:              # doctest: +SKIP
     ...     video = recording.video[0]                  # (B, H, W), 0–1, linear light
-    ...     pictures = recording.rgb()[0]               # (B, H, W, 3) uint8, demosaiced, for a screen
-    ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all snapshots, DN
-    ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a snapshot
-    ...     phi = recording.calibration.phi             # (B, H, W) masks
+    ...     pictures = recording.rgb()[0]               # (B, H, W, 3) uint8, demosaiced, for a
+    screen ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all
+    snapshots, DN ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a
+    snapshot ...     phi = recording.calibration.phi             # (B, H, W) masks
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if self.path.suffix == ".nxs":  # earlier versions wrote a file of virtual datasets over all segments
+        if (
+            self.path.suffix == ".nxs"
+        ):  # earlier versions wrote a file of virtual datasets over all segments
             self.path = self.path.with_suffix(".h5")
         self._stack = ExitStack()
         try:
@@ -127,7 +145,8 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
             self.info: SeriesInfo = first.info
             """Description of the series, from its start."""
             self.parent: dict[str, Json] | None = first.parent
-            """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
+            """Source of a recording made by ``sci-stream replay``; None for a recording of a
+            camera."""
             for later in existing_segments(self.path)[1:]:
                 if (segment := open_segment(later, first.info.series)) is not None:
                     self.segments.append(self._stack.enter_context(segment))
@@ -142,7 +161,10 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         self.rows: Mapping[str, Array] = rows
 
     def refresh(self) -> None:
-        """Read the data that a live writer has flushed since. To see new segments, open the series again."""
+        """Read the data that a live writer has flushed since.
+
+        To see new segments, open the series again.
+        """
         for segment in self.segments:
             segment.refresh()
         self._merge()
@@ -154,7 +176,9 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     @property
     def period_ns(self) -> float | None:
-        """Period of the snapshots: the camera's, else the median of their intervals; None if unknown."""
+        """Period of the snapshots: the camera's, else the median of their intervals; None if
+        unknown.
+        """
         if self.info.frame_period_ns:
             return self.info.frame_period_ns
         host_ns = self.rows["host_time_ns"]
@@ -174,35 +198,54 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     @property
     def solvers(self) -> dict[str, Settings]:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
-        return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
+        return {
+            name: solver for segment in self.segments for name, solver in segment.solvers.items()
+        }
 
     @functools.cached_property
     def events(self) -> list[Event]:
         """Events of a triggered recording, the last 128 of each segment; the journal has all."""
         try:
-            noted = [_EVENTS.validate_python(segment.notes.get("events", [])) for segment in self.segments]
+            noted = [
+                _EVENTS.validate_python(segment.notes.get("events", []))
+                for segment in self.segments
+            ]
         except ValueError as error:
             raise FileFormatError(f"The events in {self.path} are damaged", got=error) from None
         return list({event.number: event for events in noted for event in events}.values())
 
     def seqs_of_event(self, number: int) -> list[int]:
-        """Return the snapshots with raw counts that an event covers. Raises `InputError` if there is no such event."""
+        """Return the snapshots with raw counts that an event covers.
+
+        Raises `InputError` if there is no such event.
+        """
         event = next((event for event in self.events if event.number == number), None)
         if event is None:
             known = ", ".join(str(event.number) for event in self.events) or "none"
             raise InputError(f"{self.path} has no event {number}", expected=f"one of {known}")
         host_ns = self.rows["host_time_ns"]
-        return [seq for seq in self.raw.seqs.tolist() if event.covers(int(host_ns[seq - self.first_seq]))]
+        return [
+            seq
+            for seq in self.raw.seqs.tolist()
+            if event.covers(int(host_ns[seq - self.first_seq]))
+        ]
 
     @property
     def finished(self) -> bool:
-        """Whether every segment was closed cleanly, the last one with the final ledger, and none is missing."""
+        """Whether every segment was closed cleanly, the last one with the final ledger, and none is
+        missing.
+        """
         # By number: the files may have other names since. ``""`` is that of a stopped replay.
         follows = all(
-            not segment.continued or segment.continued.rpartition("_")[2] == following.path.name.rpartition("_")[2]
+            not segment.continued
+            or segment.continued.rpartition("_")[2] == following.path.name.rpartition("_")[2]
             for segment, following in pairwise(self.segments)
         )
-        return follows and self.segments[-1].clean and all(segment.finished for segment in self.segments)
+        return (
+            follows
+            and self.segments[-1].clean
+            and all(segment.finished for segment in self.segments)
+        )
 
     def stored_dtype(self, name: str) -> np.dtype[Any] | None:
         """Return the type of ``"raw"``, ``"video"``, … in the files, None if it is not stored."""
@@ -210,10 +253,14 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     def stack(self, name: str) -> FrameStack:
         """Return the stored ``"raw"``, ``"video"``, ``"picture"`` or ``"error"``."""
-        stored = self.stored_dtype(name) or (raw_dtype(self.info) if name == "raw" else np.dtype(np.float16))
+        stored = self.stored_dtype(name) or (
+            raw_dtype(self.info) if name == "raw" else np.dtype(np.float16)
+        )
         dtype = stored if scale_of(name, stored) == 1 else np.dtype(np.float32)
         seqs = np.flatnonzero((self.rows["state"] & FRAME_FLAGS[name]) != 0) + self.first_seq
-        return FrameStack(seqs, frame_shape(name, self.info), dtype, functools.partial(self.frame_of, name))
+        return FrameStack(
+            seqs, frame_shape(name, self.info), dtype, functools.partial(self.frame_of, name)
+        )
 
     @property
     def raw(self) -> FrameStack:
@@ -222,7 +269,8 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     @property
     def video(self) -> FrameStack:
-        """Reconstructed video as (N, B, H, W), 0–1, linear light; a Bayer mosaic if ``info.bayer`` is set.
+        """Reconstructed video as (N, B, H, W), 0–1, linear light; a Bayer mosaic if ``info.bayer``
+        is set.
 
         float16 by default, or float32 (``[record] video_dtype``).
         """
@@ -235,18 +283,23 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     @property
     def error(self) -> FrameStack:
-        """Estimated error of the video, 0–0.255, (N, B, h, w): of blocks of 4 × 4 pixels; of a mosaic, a mosaic."""
+        """Estimated error of the video, 0–0.255, (N, B, h, w): of blocks of 4 × 4 pixels; of a
+        mosaic, a mosaic.
+        """
         return self.stack("error")
 
     def require_raw(self) -> FrameStack:
         """Return `raw`; close the recording and raise `FileFormatError` if it is empty."""
         if not len(self.raw):
             self.close()
-            raise FileFormatError(f"The recording {self.path} holds no raw snapshots", hint="See its video instead.")
+            raise FileFormatError(
+                f"The recording {self.path} holds no raw snapshots", hint="See its video instead."
+            )
         return self.raw
 
     def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
-        """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.
+        """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when
+        indexed.
 
         The default ``tone`` suits linear light on a screen. Mono video has three equal channels.
         """
@@ -263,11 +316,17 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         return FrameStack(self.video.seqs, shape, np.dtype(np.uint8), read)
 
     def raw_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""
+        """Return the raw counts (H, W) of a snapshot by its sequence number.
+
+        Raises KeyError if none are stored.
+        """
         return self.frame_of("raw", seq, part)
 
     def video_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if none is stored."""
+        """Return the video (B, H, W) of a snapshot by its sequence number.
+
+        Raises KeyError if none is stored.
+        """
         return self.frame_of("video", seq, part)
 
     def has(self, name: str, seq: int) -> bool:
@@ -275,7 +334,10 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         return any(segment.has(name, seq) for segment in self.segments)
 
     def frame_of(self, name: str, seq: int, part: _Part = ()) -> Array:
-        """Return what `stack` has of a snapshot by its sequence number. Raises KeyError if it is not stored."""
+        """Return what `stack` has of a snapshot by its sequence number.
+
+        Raises KeyError if it is not stored.
+        """
         segment = next((segment for segment in self.segments if segment.has(name, seq)), None)
         if segment is None:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
@@ -285,11 +347,13 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     def table(self) -> npt.NDArray[np.void]:
         """Capture and solve of each known snapshot: a structured array, one row per snapshot.
 
-        Columns: ``seq`` and those of `sci_stream.recording.columns.COLUMNS`; ``pandas.DataFrame(table)``
-        accepts it. ``iterations`` is 0 for a snapshot that was dropped.
+        Columns: ``seq`` and those of `sci_stream.recording.columns.COLUMNS`;
+        ``pandas.DataFrame(table)`` accepts it. ``iterations`` is 0 for a snapshot that was dropped.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
-        columns: list[tuple[str, Any]] = [(name, values.dtype) for name, values in self.rows.items()]
+        columns: list[tuple[str, Any]] = [
+            (name, values.dtype) for name, values in self.rows.items()
+        ]
         table = np.zeros(len(known), [("seq", "i8"), *columns])
         table["seq"] = known + self.first_seq
         for name, values in self.rows.items():
@@ -297,7 +361,10 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         return table
 
     def row(self, seq: int) -> dict[str, Any]:
-        """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
+        """Return the columns of one snapshot as plain values.
+
+        Raises KeyError if it lies outside the recording.
+        """
         index = seq - self.first_seq
         if not 0 <= index < len(self.rows["state"]):
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
@@ -336,7 +403,9 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
     columns = columns_of(segments[0].info)
     bytes_each = sum(np.dtype(column.dtype).itemsize for column in columns)
     require_memory((stop - first_seq) * bytes_each, f"The table of {segments[0].path}")
-    merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns}
+    merged: dict[str, Array] = {
+        column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns
+    }
     for segment in segments:
         rows = segment.rows
         offset = segment.first_seq - first_seq
@@ -346,7 +415,9 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
             if name == "state":
                 values[place] |= rows[name]
             else:
-                chosen = identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
+                chosen = (
+                    identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
+                )
                 if name in rows:  # a damaged file may lack a column
                     values[place][chosen] = rows[name][chosen]
     return first_seq, merged

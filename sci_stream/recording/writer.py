@@ -1,4 +1,6 @@
-"""Write a recording: HDF5 that is readable while it grows, after a kill, and after the disk ran full."""
+"""Write a recording: HDF5 that is readable while it grows, after a kill, and after the disk ran
+full.
+"""
 
 from __future__ import annotations
 
@@ -54,21 +56,24 @@ from sci_stream.recording.segments import (
 
 _LOG = logging.getLogger(__name__)
 MAX_EMPTY_ROWS = 1 << 20
-"""Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes each. Snapshots in
+"""Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes
+each. Snapshots in
 flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
 
 
 class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     """Write one segment of a series. Not thread-safe: HDF5 is used from one thread.
 
-    After `flush` the data is in the operating system's page cache: it survives the death of this process, not a power
-    loss. Rows that were not flushed are lost with the process; the flush interval bounds that loss.
+    After `flush` the data is in the operating system's page cache: it survives the death of this
+    process, not a power loss. Rows that were not flushed are lost with the process; the flush
+    interval bounds that loss.
 
-    An existing file is never modified: ``<stem>_001.h5`` and so on are tried (see `path`), and rows in earlier segments
-    of the same series count as written. ``raw``, ``video``, ``picture`` of an analysis and estimated ``error`` select
-    the stored data; the columns are always written. Row 0 is ``first_seq``, by default the first snapshot from
-    ``settled_below`` up without an outcome in earlier segments; those before it have one in the ledger, perhaps without
-    a row. ``video_dtype`` is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived
+    An existing file is never modified: ``<stem>_001.h5`` and so on are tried (see `path`), and rows
+    in earlier segments of the same series count as written. ``raw``, ``video``, ``picture`` of an
+    analysis and estimated ``error`` select the stored data; the columns are always written. Row 0
+    is ``first_seq``, by default the first snapshot from ``settled_below`` up without an outcome in
+    earlier segments; those before it have one in the ledger, perhaps without a row. ``video_dtype``
+    is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived
     recording, is stored as JSON.
 
     Raises `StorageError` if the file cannot be created.
@@ -97,14 +102,21 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         self._first_path = path
         self._written = WrittenRows()
         small = np.dtype(np.uint8)
-        types = {"raw": raw_dtype(info), "video": np.dtype(video_dtype), "picture": small, "error": small}
+        types = {
+            "raw": raw_dtype(info),
+            "video": np.dtype(video_dtype),
+            "picture": small,
+            "error": small,
+        }
         stored = {"raw": raw, "video": video, "picture": picture, "error": error}
         frames = {name: dtype for name, dtype in types.items() if stored[name]}
         self._layout = Layout(first_seq=0, frames=frames, compression=compression, parent=parent)
         self._create(0, first_seq)
 
     def _create(self, segment: int, first_seq: int | None = None) -> None:
-        """Create the segment of this number, or the first after it whose file does not exist, and open it."""
+        """Create the segment of this number, or the first after it whose file does not exist, and
+        open it.
+        """
         self.bytes_written = 0
         self.rows_written = 0
         self._failure: str | None = None
@@ -112,10 +124,15 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         for number in range(segment, MAX_SEGMENTS):
             self.path, self.segment = segment_path(self._first_path, number), number
             try:
-                # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first
-                # row is the first snapshot without an outcome, not the next one to arrive.
+                # Late results may belong to snapshots whose raw counts are in an earlier segment,
+                # so the default first row is the first snapshot without an outcome, not the next
+                # one to arrive.
                 earliest = max(self.settled_below, self._written.first or 0)
-                self.first_seq = self._written.settled.first_missing(earliest) if first_seq is None else first_seq
+                self.first_seq = (
+                    self._written.settled.first_missing(earliest)
+                    if first_seq is None
+                    else first_seq
+                )
                 with ExitStack() as opened:
                     with new_segment(self.path) as hidden:
                         opened.callback(self._open(hidden).close)
@@ -142,17 +159,21 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     def _open(self, hidden: Path) -> h5py.File:
         """Make the new file under its hidden name, and open it for writing with live readers."""
         layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
-        # Written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.
-        hidden.write_bytes(build_image(lambda file: create_recording(file, self.info, self._calibration, layout)))
+        # Written as plain bytes: creating it through HDF5 on a full disk crashed the process in
+        # close.
+        hidden.write_bytes(
+            build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
+        )
         with self._guard("started"):
             self._file = h5py.File(hidden, "r+", libver=LIBVER)
             self._rows = RowTable(self._file["rows"], self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
-            # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
-            # columns.
+            # After this no object can be created, only datasets extended; hence the reserved ledger
+            # and the empty columns.
             self._file.swmr_mode = True
-        # HDF5 has released its own lock. Readers share this one, and a killed process has none: `repair` looks for it.
+        # HDF5 has released its own lock. Readers share this one, and a killed process has none:
+        # `repair` looks for it.
         with suppress(OSError):  # a file system without locks
             fcntl.flock(self._file.id.get_vfd_handle(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self._file
@@ -165,7 +186,10 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             yield
         except SciStreamError:
             raise
-        except (OSError, RuntimeError) as error:  # h5py raises either one on a full disk, depending on the call
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # h5py raises either one on a full disk, depending on the call
             self._failure = str(error).splitlines()[0]
             free = free_bytes(self.path)
             raise StorageError(
@@ -174,13 +198,17 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
 
-    # Writing continues without an error after a file was deleted or its disk unmounted: only the directory shows it.
+    # Writing continues without an error after a file was deleted or its disk unmounted: only the
+    # directory shows it.
     def displaced(self) -> str:
         """Return why the file at `path` is not the one that is being written, ``""`` if it is."""
         try:
             now, written = self.path.stat(), os.fstat(self._file.id.get_vfd_handle())
         except OSError as error:
-            return f"{self.path} was moved, deleted or unmounted while it was recorded ({error.strerror})"
+            return (
+                f"{self.path} was moved, deleted or unmounted while it was recorded "
+                f"({error.strerror})"
+            )
         if not os.path.samestat(now, written):
             return f"{self.path} was replaced by another file while it was recorded"
         if now.st_size < self._size:
@@ -201,8 +229,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     def write_raw(self, snapshot: Snapshot) -> bool:
         """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
 
-        Raises `StorageError` if writing fails. The writer can then only be closed; flushed data is readable;
-        `InputError` if the snapshot does not fit the series.
+        Raises `StorageError` if writing fails. The writer can then only be closed; flushed data is
+        readable; `InputError` if the snapshot does not fit the series.
         """
         seq = snapshot.id.seq
         if seq in self._written.raw:
@@ -212,14 +240,18 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         require_space(self.path, counts.nbytes)
         with self._guard("written"):
             self._write_identity(row, snapshot)
-            self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
+            self._rows.set(
+                row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before
+            )
             self._put("raw", row, counts)
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
-        """Write a reconstruction, with all that is stored of it; raw counts if it has them and its row has none yet.
+        """Write a reconstruction, with all that is stored of it; raw counts if it has them and its
+        row has none yet.
 
-        Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
+        Returns False, writing nothing, if the snapshot already has an outcome. Raises as
+        `write_raw`.
         """
         seq = reconstruction.id.seq
         if seq in self._written.settled:
@@ -228,12 +260,16 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         stored = self._layout.frames
         frames = {"video": fit_video(reconstruction.video, self.info, stored.get("video"))}
         if reconstruction.counts is not None and seq not in self._written.raw:
-            frames["raw"] = fit_counts(reconstruction.counts, self.info, stored.get("raw"), self.path)
+            frames["raw"] = fit_counts(
+                reconstruction.counts, self.info, stored.get("raw"), self.path
+            )
         if "picture" in stored and reconstruction.picture is not None:
             frames["picture"] = reconstruction.picture
         if "error" in stored and reconstruction.counts is not None:
             frames["error"] = _stored_error(reconstruction, self._calibration)
-        require_space(self.path, sum(data.nbytes for name, data in frames.items() if name in stored))
+        require_space(
+            self.path, sum(data.nbytes for name, data in frames.items() if name in stored)
+        )
         with self._guard("written"):
             self._write_identity(row, reconstruction)
             for name, data in frames.items():
@@ -245,7 +281,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
         """Write the outcome of a snapshot without video; return False if it already has an outcome.
 
-        Raises ValueError if the outcome is none of `OUTCOME_CODES`; `StorageError` as `write_raw` does.
+        Raises ValueError if the outcome is none of `OUTCOME_CODES`; `StorageError` as `write_raw`
+        does.
         """
         if outcome not in OUTCOME_CODES:
             raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
@@ -253,14 +290,17 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             return False
         row = self._row(seq)
         with self._guard("written"):
-            self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=reason.encode("ascii", "replace"))
+            self._rows.set(
+                row, outcome=OUTCOME_CODES[outcome], reason=reason.encode("ascii", "replace")
+            )
         self._written.settled.add(seq)
         return True
 
     def _row(self, seq: int) -> int:
         if seq < self.first_seq:
             raise InputError(
-                f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
+                f"Snapshot {seq} precedes the recording {self.path}",
+                expected=f"seq from {self.first_seq} up",
             )
         row = seq - self.first_seq
         if row >= self._rows.rows + MAX_EMPTY_ROWS:
@@ -268,7 +308,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 f"Snapshot {seq} is too far ahead of the recording {self.path}",
                 expected=f"at most {MAX_EMPTY_ROWS} empty rows before it",
                 got=f"row {row} after {self._rows.rows}",
-                hint="Switch the recording on again: a segment begins with the first snapshot without an outcome.",
+                hint="Switch the recording on again: a segment begins with the first snapshot "
+                "without an outcome.",
             )
         return row
 
@@ -301,7 +342,9 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 frames.flush()
             self._rows.flush()
 
-    def write_ledger(self, ledger: LedgerCounts | None, *, clean: bool = False, continued: str | None = None) -> None:
+    def write_ledger(
+        self, ledger: LedgerCounts | None, *, clean: bool = False, continued: str | None = None
+    ) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
@@ -311,13 +354,15 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             document["continued"] = continued
         padded = ledger_document(document, self.notes)
         with self._guard("written"):
-            # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
-            # which readers treat as no ledger.
+            # One chunk in one system call: a reader or a kill sees the old ledger or the new one,
+            # rarely a mixture, which readers treat as no ledger.
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
     def close(self, ledger: LedgerCounts | None = None, *, continued: str | None = None) -> None:
-        """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
+        """Flush, store the final ledger, truncate the datasets to their rows and close.
+
+        May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
 
@@ -327,8 +372,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             return
         self._closed = True
         try:
-            # After a failed write the file is in an unknown state: it is closed without further writes and read to its
-            # last flush.
+            # After a failed write the file is in an unknown state: it is closed without further
+            # writes and read to its last flush.
             if self._failure is None:
                 self.flush()
                 if continued is not None or ledger is not None:
@@ -344,9 +389,15 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         try:
             self._file.close()
         except (OSError, RuntimeError) as error:
-            _LOG.warning("Recording %s not closed cleanly, readable up to its last flush: %s", self.path, error)
+            _LOG.warning(
+                "Recording %s not closed cleanly, readable up to its last flush: %s",
+                self.path,
+                error,
+            )
             if self._failure is None:
-                raise StorageError(f"The recording {self.path} cannot be closed", got=error) from error
+                raise StorageError(
+                    f"The recording {self.path} cannot be closed", got=error
+                ) from error
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -361,11 +412,14 @@ def write_frames(node: h5py.Dataset, row: int, data: Array) -> None:
         node[row] = data
         return
     for frame in np.ndindex(data.shape[:-2]):
-        # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/recordings.md).
+        # Direct chunks go past the HDF5 chunk cache, at memory speed
+        # (docs/decisions/recordings.md).
         node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
 
 
-def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration, layout: Layout) -> None:
+def create_recording(
+    file: h5py.File, info: SeriesInfo, calibration: Calibration, layout: Layout
+) -> None:
     """Create everything except rows in an empty file."""
     create_layout(file, info, layout)
     write_calibration(file.create_group("calibration"), calibration)
@@ -388,7 +442,9 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
     """
     shape = (info.height_px, info.width_px)
     if counts.shape != shape:
-        raise InputError("A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape)
+        raise InputError(
+            "A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape
+        )
     if dtype is None or counts.dtype == dtype:
         return np.ascontiguousarray(counts)
     with np.errstate(invalid="ignore"):
@@ -404,13 +460,16 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
 
 
 def fit_video(video: Array, info: SeriesInfo, dtype: np.dtype[Any] | None = None) -> Array:
-    """Return a video as stored: (B, H, W), contiguous, float16 by default; uint16 in steps of `VIDEO_U16_STEP`.
+    """Return a video as stored: (B, H, W), contiguous, float16 by default; uint16 in steps of
+    `VIDEO_U16_STEP`.
 
     Raises `InputError` if it does not have the size of the series.
     """
     shape = (info.n_frames, info.height_px, info.width_px)
     if video.shape != shape:
-        raise InputError("A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape)
+        raise InputError(
+            "A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape
+        )
     if dtype == np.uint16:
         steps = np.nan_to_num(np.asarray(video, np.float32)) / np.float32(VIDEO_U16_STEP)
         stored: Array = np.rint(steps.clip(0, 65535)).astype(np.uint16)

@@ -19,7 +19,8 @@ SocketConfig = Callable[[zmq.Socket[bytes]], None]
 """Configures a socket before it binds or connects."""
 
 _DOMAIN = "sci-stream"
-# A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
+# A refused node retries every second; its log lines are limited to a burst of this many, then one
+# per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
 
@@ -29,7 +30,8 @@ def unencrypted(socket: zmq.Socket[bytes]) -> None:
 
 
 class AllowList:
-    """The allowed keys: this host's own, whose nodes may always connect to each other, and those in a file, if any.
+    """The allowed keys: this host's own, whose nodes may always connect to each other, and those in
+    a file, if any.
 
     The file may change at run time; its format is that of `sci_stream.security.keys.read_allowed`.
     """
@@ -43,14 +45,17 @@ class AllowList:
         self.refused = 0
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Return whether a client with this public key may connect; called from the authenticator's thread."""
+        """Return whether a client with this public key may connect; called from the authenticator's
+        thread.
+        """
         if key == self._own_key or key in self._current():
             return True
         self.refused += 1
         now_s = time.monotonic()
         if self._warnings.take(key, now_s) and self._lines.take(now_s):
             log.error(
-                "Refused a node with the unknown key %s; to allow it: sci-stream keys allow '%s' NAME",
+                "Refused a node with the unknown key %s; to allow it: sci-stream keys allow '%s' "
+                "NAME",
                 key.decode("ascii", "replace"),
                 key.decode("ascii", "replace"),
             )
@@ -67,12 +72,18 @@ class AllowList:
 
 
 class CurveServer:
-    """The encrypted server sockets of one process; without a file ``allowed``, only this host's key is allowed."""
+    """The encrypted server sockets of one process; without a file ``allowed``, only this host's key
+    is allowed.
+    """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, allowed: Path | None) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, allowed: Path | None
+    ) -> None:
         if not zmq.has("curve"):
             raise ConfigError(
-                "This ZeroMQ cannot encrypt", expected="libzmq with CURVE", hint="Install pyzmq from its wheel."
+                "This ZeroMQ cannot encrypt",
+                expected="libzmq with CURVE",
+                hint="Install pyzmq from its wheel.",
             )
         from zmq.auth.thread import ThreadAuthenticator  # noqa: PLC0415 - it loads asyncio, which only encryption needs
 
@@ -80,7 +91,9 @@ class CurveServer:
         self.allow_list = AllowList(keys, allowed)
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self.allow_list)
+        self._authenticator.configure_curve_callback(
+            domain=_DOMAIN, credentials_provider=self.allow_list
+        )
 
     def close(self) -> None:
         """Refuse all further connections. Call before the context is terminated."""
@@ -95,7 +108,9 @@ class CurveServer:
 
 
 def client_config(keys: KeyPair, server_key: str) -> SocketConfig:
-    """Return the configuration of a socket that connects with its own key, to the host with this public key only."""
+    """Return the configuration of a socket that connects with its own key, to the host with this
+    public key only.
+    """
 
     def configure(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())

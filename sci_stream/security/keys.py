@@ -23,21 +23,26 @@ _LONGEST_KEY = 4096
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyPair:
-    """A host's own keys, as Z85 text in bytes. ``repr`` omits them: the secret key must not reach a log."""
+    """A host's own keys, as Z85 text in bytes.
+
+    ``repr`` omits them: the secret key must not reach a log.
+    """
 
     public: bytes
     secret: bytes
 
 
 def make_key_pair(path: Path) -> str:
-    """Create a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return the public key.
+    """Create a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return
+    the public key.
 
-    Raises `ConfigError` if a key exists: replacing it would lock this host out everywhere; `StorageError` if the files
-    cannot be written.
+    Raises `ConfigError` if a key exists: replacing it would lock this host out everywhere;
+    `StorageError` if the files cannot be written.
     """
     if path.exists():
         raise ConfigError(
-            f"The key {path} exists", hint="To show it: sci-stream keys show. To replace it, move it away first."
+            f"The key {path} exists",
+            hint="To show it: sci-stream keys show. To replace it, move it away first.",
         )
     public, secret = zmq.curve_keypair()
     try:
@@ -45,7 +50,8 @@ def make_key_pair(path: Path) -> str:
         # Created with its final permissions: at no time can others read it.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(
-                f"# Secret key of this host. Keep it to yourself.\npublic {_text(public)}\nsecret {_text(secret)}\n"
+                f"# Secret key of this host. Keep it to yourself.\npublic {_text(public)}\nsecret "
+                f"{_text(secret)}\n"
             )
         path.with_name(path.name + ".pub").write_text(_text(public) + "\n")
     except OSError as error:
@@ -61,7 +67,9 @@ def read_key_pair(path: Path) -> KeyPair:
     try:
         status = path.stat()
         text = read_small(path, "a key", _LONGEST_KEY, error=ConfigError).decode()
-        fields = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#"))
+        fields = dict(
+            line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")
+        )
     except OSError as error:
         raise ConfigError(
             f"This host's key {path} cannot be read",
@@ -79,17 +87,24 @@ def read_key_pair(path: Path) -> KeyPair:
             hint=f"chmod 600 {path}; if others may have read it, create a new one.",
         )
     keys = [fields.get(name, "").strip() for name in ("public", "secret")]
-    if not all(PUBLIC_KEY.fullmatch(key) for key in keys) or _text(zmq.curve_public(keys[1].encode())) != keys[0]:
+    if (
+        not all(PUBLIC_KEY.fullmatch(key) for key in keys)
+        or _text(zmq.curve_public(keys[1].encode())) != keys[0]
+    ):
         raise ConfigError(
-            f"{path} is not a key of this project, or is damaged", hint="Create one: sci-stream keys new."
+            f"{path} is not a key of this project, or is damaged",
+            hint="Create one: sci-stream keys new.",
         )
     return KeyPair(keys[0].encode(), keys[1].encode())
 
 
 def read_allowed(path: Path) -> dict[bytes, str]:
-    """Read a list of allowed keys, one ``KEY NAME`` per line; return names by key. Empty if the file is missing.
+    """Read a list of allowed keys, one ``KEY NAME`` per line; return names by key.
 
-    Raises `ConfigError` if a line is not a key, or if other users can write the file: they could allow themselves.
+    Empty if the file is missing.
+
+    Raises `ConfigError` if a line is not a key, or if other users can write the file: they could
+    allow themselves.
     """
     allowed: dict[bytes, str] = {}
     try:
@@ -100,7 +115,9 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     except FileNotFoundError:
         return allowed
     except OSError as error:
-        raise ConfigError(f"The list of allowed keys {path} cannot be read", got=error.strerror) from None
+        raise ConfigError(
+            f"The list of allowed keys {path} cannot be read", got=error.strerror
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError(f"The list of allowed keys {path} is not text") from None
     for number, line in enumerate(lines, 1):
@@ -122,7 +139,11 @@ def _require_owner(what: str, status: os.stat_result) -> None:
     if not hasattr(os, "geteuid"):
         return  # Windows has neither these owners nor these permissions
     if status.st_uid not in {os.geteuid(), 0}:
-        raise ConfigError(f"{what} belongs to another user", expected="this user or root", got=f"user {status.st_uid}")
+        raise ConfigError(
+            f"{what} belongs to another user",
+            expected="this user or root",
+            got=f"user {status.st_uid}",
+        )
 
 
 def _require_own(path: Path, status: os.stat_result) -> None:
@@ -139,13 +160,17 @@ def _require_own(path: Path, status: os.stat_result) -> None:
 
 
 def allow_key(path: Path, key: str, name: str) -> bool:
-    """Add a public key to a list, creating it if missing; return False if it contains the key already.
+    """Add a public key to a list, creating it if missing; return False if it contains the key
+    already.
 
-    Raises `ConfigError` if the key is invalid, or the list is damaged; `StorageError` if the list cannot be written.
+    Raises `ConfigError` if the key is invalid, or the list is damaged; `StorageError` if the list
+    cannot be written.
     """
     if PUBLIC_KEY.fullmatch(key) is None:
         raise ConfigError(
-            "Invalid public key", expected="40 characters, as printed by sci-stream keys show", got=repr(key[:60])
+            "Invalid public key",
+            expected="40 characters, as printed by sci-stream keys show",
+            got=repr(key[:60]),
         )
     if key.encode() in read_allowed(path):
         return False
@@ -156,7 +181,9 @@ def allow_key(path: Path, key: str, name: str) -> bool:
         with os.fdopen(descriptor, "a") as file:
             file.write(f"{key} {name}".rstrip() + "\n")
     except OSError as error:
-        raise StorageError(f"The list of allowed keys {path} cannot be written", got=error.strerror) from None
+        raise StorageError(
+            f"The list of allowed keys {path} cannot be written", got=error.strerror
+        ) from None
     return True
 
 

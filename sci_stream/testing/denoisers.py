@@ -25,7 +25,8 @@ class DenoiserContract:
 
     device = CPU
     shapes: tuple[tuple[int, int, int], ...] = _SHAPES
-    """(N, H, W) that the denoiser must accept. Sensors may have any size; remove those that yours need not support."""
+    """(N, H, W) that the denoiser must accept. Sensors may have any size; remove those that yours
+    need not support."""
     reduces_noise = True
     """False for one that leaves noise: the identity, or an untrained network."""
 
@@ -74,7 +75,9 @@ class DenoiserContract:
         x = self._frames(7, 12, 10)
         together = denoiser(x, 0.1)
         for n in range(7):
-            torch.testing.assert_close(denoiser(x[n : n + 1], 0.1)[0], together[n], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                denoiser(x[n : n + 1], 0.1)[0], together[n], rtol=1e-5, atol=1e-5
+            )
 
     def test_equal_calls_give_equal_results(self) -> None:
         """A replay of a recording must give the same video."""
@@ -98,8 +101,14 @@ class DenoiserContract:
         if not self.reduces_noise:
             return
         row, column = torch.meshgrid(torch.arange(48.0), torch.arange(56.0), indexing="ij")
-        clean = (0.5 + 0.3 * torch.sin(row / 9) * torch.cos(column / 11)).expand(3, -1, -1).to(self.device)
-        noise = 0.1 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        clean = (
+            (0.5 + 0.3 * torch.sin(row / 9) * torch.cos(column / 11))
+            .expand(3, -1, -1)
+            .to(self.device)
+        )
+        noise = 0.1 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(
+            self.device
+        )
         error = self.make(self.device)(clean + noise, 0.1) - clean
         assert error.square().mean() < noise.square().mean() * 2 / 3, "noise was not reduced"
 
@@ -110,7 +119,9 @@ class DenoiserContract:
             return
         x = self._frames(6, 8, 8)
         before = denoiser(x, 0.1)
-        reduced = list(itertools.takewhile(lambda more: more, (denoiser.reduce_memory() for _ in range(64))))
+        reduced = list(
+            itertools.takewhile(lambda more: more, (denoiser.reduce_memory() for _ in range(64)))
+        )
         assert 1 <= len(reduced) < 64
         torch.testing.assert_close(denoiser(x, 0.1), before)
 

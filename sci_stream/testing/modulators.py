@@ -33,7 +33,9 @@ class ModulatorContract:
         raise NotImplementedError
 
     def test_capabilities_and_counters_are_complete(self) -> None:
-        """It has all methods; sizes and limits are in range; counts have a name and are integers ≥ 0."""
+        """It has all methods; sizes and limits are in range; counts have a name and are integers ≥
+        0.
+        """
         with self._made() as modulator:
             assert isinstance(modulator, MaskModulator)
             can = modulator.open()
@@ -46,7 +48,10 @@ class ModulatorContract:
         assert isinstance(can, ModulatorCapabilities)
         assert can.model
         assert min(can.height_px, can.width_px, can.bits, can.max_patterns) >= 1
-        assert min(can.min_pattern_us, can.min_dark_us, can.step_us, can.min_gap_us, can.max_delay_us) >= 0
+        assert (
+            min(can.min_pattern_us, can.min_dark_us, can.step_us, can.min_gap_us, can.max_delay_us)
+            >= 0
+        )
         assert set(can.pulses) <= {"per_pattern", "per_cycle"}
         assert set(can.masters) <= {"modulator", "camera", "external"}
         assert can.field_brightness > 0
@@ -64,7 +69,9 @@ class ModulatorContract:
                 modulator.load(np.zeros((2, can.height_px + 1, can.width_px), np.uint8))
 
     def test_hold_shows_each_pattern_and_refuses_others(self) -> None:
-        """Masks by number, dark and white, and None; `arm` ends it; a mask that moves is refused."""
+        """Masks by number, dark and white, and None; `arm` ends it;
+        a mask that moves is refused.
+        """
         with self._made() as modulator:
             can, timing = self._armed(modulator)
             if not can.holds:
@@ -79,13 +86,17 @@ class ModulatorContract:
                 modulator.hold(self.n_patterns)
 
     def test_arm_returns_the_times_that_are_kept(self) -> None:
-        """Rounded by a step at most; armed again with them, they stay; patterns that are too short are refused."""
+        """Rounded by a step at most; armed again with them, they stay; patterns that are too short
+        are refused.
+        """
         with self._made() as modulator:
             can, timing = self._armed(modulator)
             delay_us = min(50.0, can.max_delay_us)
             armed = modulator.arm(replace(timing, pulse_delay_us=delay_us))
             assert armed.pulse_delay_us == pytest.approx(delay_us, abs=can.step_us)
-            assert abs(armed.pattern_us - timing.pattern_us) <= max(can.step_us, 1e-3 * timing.pattern_us)
+            assert abs(armed.pattern_us - timing.pattern_us) <= max(
+                can.step_us, 1e-3 * timing.pattern_us
+            )
             assert modulator.arm(armed).pattern_us == pytest.approx(armed.pattern_us, rel=1e-6)
             if can.min_pattern_us:
                 with pytest.raises(InputError):
@@ -110,7 +121,9 @@ class ModulatorContract:
                 modulator.start()
 
     def test_it_starts_stops_and_closes_in_any_state(self) -> None:
-        """Stop and close before `open`, twice, and while it runs; a second start changes nothing; it opens again."""
+        """Stop and close before `open`, twice, and while it runs; a second start changes nothing;
+        it opens again.
+        """
         with self._made() as modulator:
             for _ in range(2):
                 modulator.stop()

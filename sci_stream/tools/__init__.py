@@ -1,1 +1,3 @@
-"""Command-line tools that work on rigs, cameras and recordings: preflight, calibrate, discovery, replay, export."""
+"""Command-line tools that work on rigs, cameras and recordings: preflight, calibrate, discovery,
+replay, export.
+"""

@@ -16,7 +16,14 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
-from sci_stream.calibration.evidence import MATCH, OF_RIGHT_MASKS, Defect, inspect, mask_fit, truth_defects
+from sci_stream.calibration.evidence import (
+    MATCH,
+    OF_RIGHT_MASKS,
+    Defect,
+    inspect,
+    mask_fit,
+    truth_defects,
+)
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonitor
 from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
@@ -32,7 +39,12 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, default_settings, settings_for, suited_to_masks
+from sci_stream.recon.settings import (
+    SolverSettings,
+    default_settings,
+    settings_for,
+    suited_to_masks,
+)
 from sci_stream.reports import SolveReport
 
 AnyArray = Array | torch.Tensor
@@ -40,10 +52,12 @@ AnyDenoiser = str | Callable[..., Any]
 Progress = Callable[[int, int], None]
 """Called after each iteration with the number done and the total."""
 
-# Mean brightness, 99.5th percentile, at which floating-point y has a known scale: that of a scene of at least a quarter
-# of white, with room for noise above it. Otherwise the percentile itself is white, as for counts.
+# Mean brightness, 99.5th percentile, at which floating-point y has a known scale: that of a scene
+# of at least a quarter of white, with room for noise above it. Otherwise the percentile itself is
+# white, as for counts.
 _KNOWN_SCALE = (0.25, 1.25)
-# Snapshots between checks of the masks once they are known to fit; a check costs a twentieth of a solve.
+# Snapshots between checks of the masks once they are known to fit; a check costs a twentieth of a
+# solve.
 _CHECK_EVERY = 4
 
 
@@ -62,14 +76,15 @@ class Reconstructed:
     Parameters
     ----------
     video
-        (B, H, W) for one snapshot, (N, B, H, W) for a series: float32, 0–1, not clipped, a Bayer mosaic if the masks
-        are. A NumPy array or, if y was one, a torch tensor on the device of y.
+        (B, H, W) for one snapshot, (N, B, H, W) for a series: float32, 0–1, not clipped, a Bayer
+        mosaic if the masks are. A NumPy array or, if y was one, a torch tensor on the device of y.
     reports
         How each snapshot was solved.
     psnr_db
         Mean PSNR over all frames, dB, peak 1.0; None without truth.
     white
-        Value of y that became 1.0 in the video: the value that a white frame adds through an open mask.
+        Value of y that became 1.0 in the video: the value that a white frame adds through an open
+        mask.
     defects
         Defects that the snapshots show; ``fatal`` ones withhold the video.
     snapshots
@@ -91,11 +106,15 @@ class Reconstructed:
         """The defects, a sentence each with its remedy."""
         return tuple(defect.text for defect in self.defects)
 
-    def save(self, path: str | Path, *, fps: float = 25.0, gamma: float = 1.0, replace: bool = False) -> Path:
-        """Write the video to a file: ``.mp4``, ``.gif``, ``.tif``, ``.zarr``, ``.npz``, ``.html``, or others.
+    def save(
+        self, path: str | Path, *, fps: float = 25.0, gamma: float = 1.0, replace: bool = False
+    ) -> Path:
+        """Write the video to a file: ``.mp4``, ``.gif``, ``.tif``, ``.zarr``, ``.npz``, ``.html``,
+        or others.
 
-        ``fps``, Hz, of films; ``gamma`` of pictures: 2.2 suits linear light; ``replace`` an existing file. Mosaics are
-        written in colour. Raises `InputError` for an unknown suffix, `StorageError` if the file cannot be written.
+        ``fps``, Hz, of films; ``gamma`` of pictures: 2.2 suits linear light; ``replace`` an
+        existing file. Mosaics are written in colour. Raises `InputError` for an unknown suffix,
+        `StorageError` if the file cannot be written.
         """
         path, tone = Path(path), ToneSettings().changed({"gamma": gamma})
         form = format_of(path)
@@ -104,11 +123,16 @@ class Reconstructed:
         return path
 
     def show(self, *, fps: float = 8.0, gamma: float = 1.0) -> None:
-        """Show a player in a notebook: snapshot, video, frame strip and faults. It loads nothing from elsewhere."""
+        """Show a player in a notebook: snapshot, video, frame strip and faults.
+
+        It loads nothing from elsewhere.
+        """
         display = require_optional("IPython.display", "", "`show` in a notebook", "ipykernel")
         pictures = self._stack("video").as_pictures(ToneSettings().changed({"gamma": gamma}))
         page = html.escape(as_page(pictures, fps, gamma))
-        display.display(display.HTML(f'<div><iframe srcdoc="{page}" width="100%" height="520"></iframe></div>'))
+        display.display(
+            display.HTML(f'<div><iframe srcdoc="{page}" width="100%" height="520"></iframe></div>')
+        )
 
     def _stack(self, name: str) -> VideoStack:
         video = self.video.cpu().numpy() if isinstance(self.video, torch.Tensor) else self.video
@@ -136,9 +160,13 @@ class Reconstructed:
 
     @property
     def frame_times(self) -> npt.NDArray[np.float64]:
-        """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal unless corrected."""
+        """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal
+        unless corrected.
+        """
         B, series = self.video.shape[-3], self.video.ndim == 4
-        times = np.array([MaskCorrection.from_text(report.masks_at).frame_times(B) for report in self.reports])
+        times = np.array(
+            [MaskCorrection.from_text(report.masks_at).frame_times(B) for report in self.reports]
+        )
         return times if series else times[0]
 
 
@@ -178,44 +206,50 @@ def reconstruct(
     Parameters
     ----------
     y
-        (H, W), one snapshot, or (N, H, W), consecutive ones, each solved from the video of the one before it where that
-        helps (warm start). NumPy or torch, any real dtype. See ``white`` for its scale.
+        (H, W), one snapshot, or (N, H, W), consecutive ones, each solved from the video of the one
+        before it where that helps (warm start). NumPy or torch, any real dtype. See ``white`` for
+        its scale.
     masks
-        (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum. Or a `Calibration`,
-        whose dark frame, scale, noise, bad pixels and Bayer phase are then used; y is in DN.
+        (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum.
+        Or a `Calibration`, whose dark frame, scale, noise, bad pixels and Bayer phase are then
+        used; y is in DN.
     iterations
         Per snapshot; by default what suits the denoiser and the device.
     denoiser
-        A name (``"auto"``: as the weights, ``"ffdnet"`` on a large GPU, else ``"unrolled"``; ``"tv"``, a plug-in,
-        ``"module:Class"`` or ``"file.py:function"``), a `torch.nn.Module`, called as ``module(images (N, 1, H, W),
-        sigma)``, or any other callable, called as ``f(images (N, H, W), sigma)``.
-        sigma is a float on the 0–1 scale; it is omitted where only one argument is accepted.
+        A name (``"auto"``: as the weights, ``"ffdnet"`` on a large GPU, else ``"unrolled"``;
+        ``"tv"``, a plug-in, ``"module:Class"`` or ``"file.py:function"``), a `torch.nn.Module`,
+        called as ``module(images (N, 1, H, W), sigma)``, or any other callable, called as
+        ``f(images (N, H, W), sigma)``. sigma is a float on the 0–1 scale; it is omitted where only
+        one argument is accepted.
     weights
         Checkpoint, for the named denoisers that accept one.
     sigmas
-        Noise levels of the first and the last iteration, 0–1; an upper limit of the first: less where the initial
-        estimate is closer. By default what suits the denoiser.
+        Noise levels of the first and the last iteration, 0–1; an upper limit of the first: less
+        where the initial estimate is closer. By default what suits the denoiser.
     device
         ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
     noise
-        Standard deviation of the noise of y, in units of y. None: estimated from each snapshot. 0: y is explained
-        exactly, as in the paper.
+        Standard deviation of the noise of y, in units of y. None: estimated from each snapshot. 0:
+        y is explained exactly, as in the paper.
     truth
-        (B, H, W), or (N, B, H, W) or (N·B, H, W) for a series: the true frames, 0–1 or 0–255, for PSNR; fewer are those
-        of the first snapshots.
+        (B, H, W), or (N, B, H, W) or (N·B, H, W) for a series: the true frames, 0–1 or 0–255, for
+        PSNR; fewer are those of the first snapshots.
     white
-        Value that a white frame adds to y through an open mask, which becomes 1.0 in the video. By default, with truth:
-        fitted to it; for floating-point y that a scene within 0–1 explains, behind the masks as they are or divided by
-        their maximum: that scale; otherwise such that the 99.5th percentile of the mean brightness becomes 1.
+        Value that a white frame adds to y through an open mask, which becomes 1.0 in the video. By
+        default, with truth: fitted to it; for floating-point y that a scene within 0–1 explains,
+        behind the masks as they are or divided by their maximum: that scale; otherwise such that
+        the 99.5th percentile of the mean brightness becomes 1.
     bayer
-        Phase of the colour filters (``"RGGB"``, …) if the sensor has them: y, masks and video are mosaics. Each colour
-        is reconstructed separately; `sci_stream.imaging.rendering.render` makes pictures of the video.
+        Phase of the colour filters (``"RGGB"``, …) if the sensor has them: y, masks and video are
+        mosaics. Each colour is reconstructed separately; `sci_stream.imaging.rendering.render`
+        makes pictures of the video.
     check_masks
-        Look for defects of y and the masks, with a `DataWarning` for each (`sci_stream.calibration.evidence`); move
-        masks that are whole pixels off, and correct errors of each that the snapshots show (`SolveReport.masks_at`).
-        Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the masks explain nothing of it, lie
-        in another orientation or are in another order. False to reconstruct with the masks as they are, as for scenes
-        of white noise.
+        Look for defects of y and the masks, with a `DataWarning` for each
+        (`sci_stream.calibration.evidence`); move masks that are whole pixels off, and correct
+        errors of each that the snapshots show (`SolveReport.masks_at`). Return the snapshot itself
+        as every frame, with a `MaskMismatchWarning`, if the masks explain nothing of it, lie in
+        another orientation or are in another order. False to reconstruct with the masks as they
+        are, as for scenes of white noise.
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -231,11 +265,14 @@ def reconstruct(
     >>> import numpy as np, sci_stream
     >>> masks = np.random.default_rng(0).integers(0, 2, (4, 32, 32))
     >>> x = np.linspace(0, 1, 4 * 32 * 32).reshape(4, 32, 32)
-    >>> result = sci_stream.reconstruct((masks * x).sum(0), masks, denoiser="tv", iterations=8, truth=x)
+    >>> y = (masks * x).sum(0)
+    >>> result = sci_stream.reconstruct(y, masks, denoiser="tv", iterations=8, truth=x)
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
-    options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
+    options = ArrayOptions(
+        iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks
+    )
     solver = ArraySolver(masks, options)
     series = solver.take(y)
     solver.begin(series, range(len(series)), truth)
@@ -253,7 +290,9 @@ def mean_psnr_db(reports: Iterable[SolveReport]) -> float | None:
 
 def _warn(defects: Iterable[Defect]) -> None:
     for defect in defects:
-        warnings.warn(defect.text, MaskMismatchWarning if defect.fatal else DataWarning, stacklevel=3)
+        warnings.warn(
+            defect.text, MaskMismatchWarning if defect.fatal else DataWarning, stacklevel=3
+        )
 
 
 def reconstruct_stream(
@@ -286,10 +325,13 @@ def reconstruct_stream(
 
     Examples
     --------
-    >>> for result in sci_stream.reconstruct_stream(camera, masks, white=4095 / 8):       # doctest: +SKIP
+    >>> results = sci_stream.reconstruct_stream(camera, masks, white=4095 / 8)
+    >>> for result in results:  # doctest: +SKIP
     ...     show(result.video)
     """
-    options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
+    options = ArrayOptions(
+        iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks
+    )
     solver = ArraySolver(masks, options)
     return _stream(solver, snapshots)
 
@@ -299,7 +341,9 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
     for seq, snapshot in enumerate(snapshots):
         counts = real_array(snapshot, f"snapshot {seq}", invalid=True)
         if counts.ndim != 2:
-            raise InputError(f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape)
+            raise InputError(
+                f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape
+            )
         series = solver.take(counts)
         if seq == 0:
             solver.scale(series, None)
@@ -312,7 +356,8 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
 class ArraySolver:
     """Check arrays, bring them to the engine's scale and solve them one after the other.
 
-    Of a series, `begin`, then `videos`; of a stream, `take` and `solve` for each snapshot, and `scale` with the first.
+    Of a series, `begin`, then `videos`; of a stream, `take` and `solve` for each snapshot, and
+    `scale` with the first.
     """
 
     def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
@@ -325,12 +370,15 @@ class ArraySolver:
         for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
             if value is not None and not (np.isfinite(value) and value > least and value >= 0):
                 raise InputError(
-                    f"{name} is invalid", expected="a finite number " + ("≥ 0" if least else "> 0"), got=value
+                    f"{name} is invalid",
+                    expected="a finite number " + ("≥ 0" if least else "> 0"),
+                    got=value,
                 )
         if isinstance(masks, Calibration):
             if white is not None or options.bayer is not None:
                 raise InputError(
-                    "white and bayer are part of the calibration", hint="Omit them, or pass masks as an array."
+                    "white and bayer are part of the calibration",
+                    hint="Omit them, or pass masks as an array.",
                 )
             if noise is not None:
                 masks = dataclasses.replace(masks, read_noise_dn=noise, gain_e_per_dn=None)
@@ -342,7 +390,10 @@ class ArraySolver:
             self._masks_max, phi = transmission(np.where(valid, values, values.dtype.type(0)))
             self.white = 0.0 if white is None else float(white)
             self.calibration = Calibration(
-                phi=phi, full_scale_dn=self.white or 1.0, read_noise_dn=noise, bayer=_phase(options.bayer)
+                phi=phi,
+                full_scale_dn=self.white or 1.0,
+                read_noise_dn=noise,
+                bayer=_phase(options.bayer),
             )
             self._leave_out(valid, "the masks")
         self.device = pick_device(options.device)
@@ -353,12 +404,17 @@ class ArraySolver:
         self._monitor: CalibrationMonitor | None = None
 
     def take(self, y: AnyArray) -> Array:
-        """Return snapshots as (N, H, W), with 0, or NaN after `scale`, in invalid pixels. Raises as `as_series`."""
+        """Return snapshots as (N, H, W), with 0, or NaN after `scale`, in invalid pixels.
+
+        Raises as `as_series`.
+        """
         series = as_series(real_array(y, "y", invalid=True))
         self.require_fit(series)
         valid = np.isfinite(series)
         self._leave_out(valid, "y")
-        return np.where(valid, series, series.dtype.type(0 if self._engine is None or valid.all() else np.nan))
+        return np.where(
+            valid, series, series.dtype.type(0 if self._engine is None or valid.all() else np.nan)
+        )
 
     def _leave_out(self, valid: npt.NDArray[np.bool_], name: str) -> None:
         invalid = np.asarray(~valid.all(0))
@@ -368,14 +424,19 @@ class ArraySolver:
             self._mark_bad(invalid)
 
     def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
-        """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of the masks."""
+        """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of
+        the masks.
+        """
         self.require_fit(y if isinstance(y, np.ndarray) and len(y) > 1 else y[0])
         self._series = y, seqs
         self._truth = None if truth is None else self.truth(truth, len(y))
         # Where the scale is known, a long recording is not read for it.
         some = seqs[:1] if self.white else range(len(y))
         shown = np.asarray(y[some.start : some.stop])
-        self.scale(real_array(shown, "y"), None if self._truth is None else self._truth[some.start : some.stop])
+        self.scale(
+            real_array(shown, "y"),
+            None if self._truth is None else self._truth[some.start : some.stop],
+        )
         for seq in seqs[:LEARNING_SNAPSHOTS]:
             self._measure(self.snapshot(seq, real_array(y[seq], f"snapshot {seq}")))
 
@@ -393,7 +454,11 @@ class ArraySolver:
         masks, size = self.calibration.phi.shape, y.shape[-2:]
         if size == masks[1:]:
             return
-        orders = (order for order in itertools.permutations(range(3)) if (masks[order[1]], masks[order[2]]) == size)
+        orders = (
+            order
+            for order in itertools.permutations(range(3))
+            if (masks[order[1]], masks[order[2]]) == size
+        )
         hint = next((f"Pass masks.transpose{order}." for order in orders), None)
         if y.ndim == 3 and y.shape[:2] == masks[1:]:
             hint = "y seems to have its snapshots last: pass np.moveaxis(y, -1, 0)."
@@ -407,10 +472,15 @@ class ArraySolver:
     def truth(self, truth: AnyArray, count: int) -> npt.NDArray[np.float32]:
         """Return the true frames of the first snapshots, or of all, as (n, B, H, W), 0–1."""
         frames, (B, H, W) = real_array(truth, "truth"), self.calibration.phi.shape
-        if frames.size % (B * H * W) or frames.size > count * B * H * W or frames.shape[-2:] != (H, W):
+        if (
+            frames.size % (B * H * W)
+            or frames.size > count * B * H * W
+            or frames.shape[-2:] != (H, W)
+        ):
             raise InputError(
                 "The truth does not fit y and the masks",
-                expected=f"{count} × {B} frames of {H}×{W} pixels, or {B} for each of the first snapshots",
+                expected=f"{count} × {B} frames of {H}×{W} pixels, or {B} for each of the first "
+                "snapshots",
                 got=f"shape {frames.shape}",
                 hint="The frames come first: (B, H, W), for a series (N, B, H, W).",
             )
@@ -418,7 +488,9 @@ class ArraySolver:
         return np.asarray(frames, np.float32).reshape(-1, B, H, W) / np.float32(white)
 
     def scale(self, y: Array, truth: Array | None) -> None:
-        """Determine the defects of the first snapshot and the scale of y, (N, H, W), and create the engine."""
+        """Determine the defects of the first snapshot and the scale of y, (N, H, W), and create the
+        engine.
+        """
         self._inspect(y[0])
         if not self.white:
             self.white = self._estimated_white(y, truth)
@@ -433,7 +505,9 @@ class ArraySolver:
             )
 
     def _inspect(self, y: Array) -> None:
-        """Find the defects of a snapshot; move masks that lie whole pixels beside the place where y has them."""
+        """Find the defects of a snapshot; move masks that lie whole pixels beside the place where y
+        has them.
+        """
         defects, stuck = inspect(y, self.calibration)
         for defect in defects:
             if self._checks and defect.shift_px is not None:
@@ -452,9 +526,13 @@ class ArraySolver:
             self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
 
     def _move_masks(self, y: Array, dx: int, dy: int) -> None:
-        """Move the masks to the right and down; pixels without a mask are bad, unless those of the other end fit."""
+        """Move the masks to the right and down; pixels without a mask are bad, unless those of the
+        other end fit.
+        """
         calibration = self.calibration
-        self.calibration = dataclasses.replace(calibration, phi=np.roll(calibration.phi, (dy, dx), (1, 2)))
+        self.calibration = dataclasses.replace(
+            calibration, phi=np.roll(calibration.phi, (dy, dx), (1, 2))
+        )
         outside = np.zeros(calibration.shape, bool)
         outside[: max(dy, 0)] = outside[outside.shape[0] + min(dy, 0) :] = True
         outside[:, : max(dx, 0)] = outside[:, outside.shape[1] + min(dx, 0) :] = True
@@ -477,16 +555,24 @@ class ArraySolver:
             white = brightness_percentile(y, phi) if phi.any() else 0.0
             low, high = _KNOWN_SCALE
             if np.issubdtype(y.dtype, np.floating):
-                white = next((scale for scale in (self._masks_max, 1.0) if low <= white / scale <= high), white)
+                white = next(
+                    (scale for scale in (self._masks_max, 1.0) if low <= white / scale <= high),
+                    white,
+                )
         if not white > 0:
             raise InputError(
-                "y is dark: its scale cannot be determined", expected="positive values", got=f"a scale of {white:.4g}",
+                "y is dark: its scale cannot be determined", expected="positive values",
+                got=f"a scale of {white:.4g}",
                 hint="Pass white, the value that a white frame adds to y through an open mask.",
             )  # fmt: skip
         return white
 
     def solve(
-        self, seq: int, y: Array, truth: Array | None = None, count: Callable[[], None] | None = None
+        self,
+        seq: int,
+        y: Array,
+        truth: Array | None = None,
+        count: Callable[[], None] | None = None,
     ) -> tuple[npt.NDArray[np.float32], SolveReport]:
         """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration.
 
@@ -503,7 +589,9 @@ class ArraySolver:
                 if name in problems:
                     self._add(Defect(name, problems[name], fatal=is_withheld(health)))
         if self.withholds:
-            return withhold(video.astype(np.float32, copy=False), report, snapshot, self.calibration)
+            return withhold(
+                video.astype(np.float32, copy=False), report, snapshot, self.calibration
+            )
         return video.astype(np.float32, copy=False), report
 
     def _measure(self, snapshot: Snapshot) -> None:
@@ -517,7 +605,9 @@ class ArraySolver:
             if used.is_none and not self._monitor.correction.is_none:
                 found, _ = inspect(snapshot.counts, self.calibration, self._monitor.correction)
                 errors = OF_RIGHT_MASKS - {defect.name for defect in found}
-                self.defects = [defect for defect in self.defects if defect.name not in errors or defect.fatal]
+                self.defects = [
+                    defect for defect in self.defects if defect.name not in errors or defect.fatal
+                ]
 
     def result(
         self, video: Any, reports: tuple[SolveReport, ...], psnr_db: float | None, snapshots: Array
@@ -541,14 +631,21 @@ def as_series(y: Array) -> Array:
         If it has another shape, or is empty.
     """
     if y.ndim > 3:  # (N, 1, H, W), as networks take pictures
-        y = y.reshape(y.shape[0], *y.squeeze().shape[-2:]) if y.size == y.shape[0] * np.prod(y.shape[-2:]) else y
+        y = (
+            y.reshape(y.shape[0], *y.squeeze().shape[-2:])
+            if y.size == y.shape[0] * np.prod(y.shape[-2:])
+            else y
+        )
     if y.ndim not in (2, 3) or 0 in y.shape:
-        raise InputError("y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape)
+        raise InputError(
+            "y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape
+        )
     return y[np.newaxis] if y.ndim == 2 else y
 
 
 def real_array(value: AnyArray, name: str, *, invalid: bool = False) -> Array:
-    """Return an argument as a NumPy array of real numbers, finite unless ``invalid`` ones are allowed.
+    """Return an argument as a NumPy array of real numbers, finite unless ``invalid`` ones are
+    allowed.
 
     Masked values become NaN.
 
@@ -566,12 +663,16 @@ def real_array(value: AnyArray, name: str, *, invalid: bool = False) -> Array:
         array = np.asarray(value)
     if array.dtype.kind not in "buif":
         raise InputError(
-            f"{name} does not hold real numbers", expected="an array of numbers", got=f"dtype {array.dtype}"
+            f"{name} does not hold real numbers",
+            expected="an array of numbers",
+            got=f"dtype {array.dtype}",
         )
     if not invalid and array.dtype.kind == "f" and not np.isfinite(array).all():
         wrong = int((~np.isfinite(array)).sum())
         raise InputError(
-            f"{name} contains NaN or infinity", expected="finite values", got=f"{wrong} of {array.size} values"
+            f"{name} contains NaN or infinity",
+            expected="finite values",
+            got=f"{wrong} of {array.size} values",
         )
     return array
 
@@ -580,10 +681,14 @@ def _phase(bayer: BayerPhase | str | None) -> BayerPhase | None:
     try:
         return None if bayer is None else BayerPhase(bayer)
     except ValueError:
-        raise InputError("Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)) from None
+        raise InputError(
+            "Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)
+        ) from None
 
 
-def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device) -> tuple[Prior, SolverSettings]:
+def _prior(
+    denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device
+) -> tuple[Prior, SolverSettings]:
     """Return the denoiser on the device and the settings that suit it."""
     if isinstance(denoiser, str):
         path = None if weights is None else Path(weights)
@@ -591,10 +696,15 @@ def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.devi
         return named_prior(name, device, path, Precision.AUTO), default_settings(device, name)
     if not callable(denoiser):
         raise InputError(
-            "The denoiser is invalid", expected="a name, a torch.nn.Module or a callable", got=type(denoiser).__name__
+            "The denoiser is invalid",
+            expected="a name, a torch.nn.Module or a callable",
+            got=type(denoiser).__name__,
         )
     if weights is not None:
-        raise InputError("weights apply to a denoiser that is given by name", got=f"weights with {denoiser!r:.60}")
+        raise InputError(
+            "weights apply to a denoiser that is given by name",
+            got=f"weights with {denoiser!r:.60}",
+        )
     defaults = getattr(denoiser, "defaults", None)
     known = defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults()
     return CallableDenoiser(denoiser, device), settings_for(known, device)
@@ -607,7 +717,9 @@ def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings
         least = min(settings.min_iterations, iterations)
         settings = dataclasses.replace(settings, iterations=int(iterations), min_iterations=least)
     if options.sigmas is not None:
-        settings = dataclasses.replace(settings, sigma_first=options.sigmas[0], sigma_last=options.sigmas[1])
+        settings = dataclasses.replace(
+            settings, sigma_first=options.sigmas[0], sigma_last=options.sigmas[1]
+        )
     return dataclasses.replace(settings, warm_start=True, weigh_noise=options.noise != 0)
 
 

@@ -1,8 +1,10 @@
-"""``sci-stream calibrate``: take dark, white and each mask with the camera, and compute a calibration.
+"""``sci-stream calibrate``: take dark, white and each mask with the camera, and compute a
+calibration.
 
-A modulator that the rig commands holds the patterns while the camera exposes by itself, as long as in operation. A mask
-that a waveform moves cannot be held: it is measured phase by phase, in exposures of a B-th of a cycle. Otherwise the
-user is asked to set up each pattern. One process, one camera, no network.
+A modulator that the rig commands holds the patterns while the camera exposes by itself, as long as
+in operation. A mask that a waveform moves cannot be held: it is measured phase by phase, in
+exposures of a B-th of a cycle. Otherwise the user is asked to set up each pattern. One process, one
+camera, no network.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sci_stream.calibration.measurement import FrameMean, Measured, MeasurementConditions, check_white, measure
+from sci_stream.calibration.measurement import (
+    FrameMean,
+    Measured,
+    MeasurementConditions,
+    check_white,
+    measure,
+)
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
 from sci_stream.file_guard import writing
@@ -42,14 +50,16 @@ _SAME_LIGHT = 0.02
 class CalibrationPlan:
     """Settings of a calibration.
 
-    ``frames`` are averaged per pattern, after ``settle`` ones are discarded: their exposure may have started before the
-    change. ``n_frames`` None is B of the camera or the modulator. The modulator of the rig shows the patterns, and the
-    user is asked before unless ``automatic``; without one, the user shows them. ``unattended`` asks nothing: the dark
-    frame of a moving mask, which cannot be closed, is extrapolated from two exposure times. ``brightness`` is as in
-    `calibration.measurement.MeasurementConditions`, None for the modulator's value, else 1; ``reverse`` is for patterns
-    in reverse order of exposure; ``timeout_s`` for a frame. ``conditions`` are those that the camera does not tell;
-    exposure time and gain are read from a GenICam camera where None. ``progress_file`` has the averages taken so far,
-    with which an interrupted calibration resumes; None for none.
+    ``frames`` are averaged per pattern, after ``settle`` ones are discarded: their exposure may
+    have started before the change. ``n_frames`` None is B of the camera or the modulator. The
+    modulator of the rig shows the patterns, and the user is asked before unless ``automatic``;
+    without one, the user shows them. ``unattended`` asks nothing: the dark frame of a moving mask,
+    which cannot be closed, is extrapolated from two exposure times. ``brightness`` is as in
+    `calibration.measurement.MeasurementConditions`, None for the modulator's value, else 1;
+    ``reverse`` is for patterns in reverse order of exposure; ``timeout_s`` for a frame.
+    ``conditions`` are those that the camera does not tell; exposure time and gain are read from a
+    GenICam camera where None. ``progress_file`` has the averages taken so far, with which an
+    interrupted calibration resumes; None for none.
     """
 
     frames: int = 32
@@ -73,14 +83,19 @@ Show = Callable[[str, Array, float, float], None]
 
 
 def calibrate(
-    camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress, show: Show = lambda *_: None
+    camera: Camera,
+    plan: CalibrationPlan,
+    ask: Ask,
+    progress: Progress,
+    show: Show = lambda *_: None,
 ) -> tuple[Calibration, Measured]:
     """Acquire all frames and compute the calibration.
 
     The camera is closed on return and on every exception, including KeyboardInterrupt.
 
-    Raises `ConfigError` if the number of patterns is unknown; `CameraError` if the camera cannot be opened or delivers
-    no frames; `CalibrationError` if the frames are unsuitable for a calibration; raised as early as possible.
+    Raises `ConfigError` if the number of patterns is unknown; `CameraError` if the camera cannot be
+    opened or delivers no frames; `CalibrationError` if the frames are unsuitable for a calibration;
+    raised as early as possible.
     """
     try:
         session = _Session(camera, plan, ask=ask, progress=progress, show=show)
@@ -92,21 +107,30 @@ def calibrate(
 
 
 def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
-    """Hold a pattern, or run the cycle, and show the newest frames until KeyboardInterrupt; then close the camera.
+    """Hold a pattern, or run the cycle, and show the newest frames until KeyboardInterrupt; then
+    close the camera.
 
     Raises `ConfigError` if the rig commands no modulator that can.
     """
     if not isinstance(camera, ModulatedCamera):
-        raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
+        raise ConfigError(
+            "The rig commands no modulator",
+            expected="[modulator] driver",
+            hint="See the rig guide.",
+        )
     try:
-        session = _Session(camera, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show)
+        session = _Session(
+            camera, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show
+        )
         with nullcontext() if pattern is None else session.running():
             if pattern is None:
                 camera.start()
             else:
                 session.hold(pattern, "")
             while True:
-                session.show_next("The masks run" if pattern is None else f"Pattern {pattern} is held")
+                session.show_next(
+                    "The masks run" if pattern is None else f"Pattern {pattern} is held"
+                )
     finally:
         camera.stop()
         camera.close()
@@ -115,7 +139,9 @@ def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
 class _Session:
     """One calibration of a camera, which it opens."""
 
-    def __init__(self, camera: Camera, plan: CalibrationPlan, *, ask: Ask, progress: Progress, show: Show) -> None:
+    def __init__(
+        self, camera: Camera, plan: CalibrationPlan, *, ask: Ask, progress: Progress, show: Show
+    ) -> None:
         self._plan = plan
         self._ask, self._progress, self._show = ask, progress, show
         capabilities = self._capabilities = camera.open()
@@ -128,7 +154,8 @@ class _Session:
         n_frames = plan.n_frames or capabilities.n_frames
         if n_frames is None:
             raise ConfigError(
-                f"The camera {capabilities.model} does not report the number of patterns of its modulator",
+                f"The camera {capabilities.model} does not report the number of patterns of its "
+                "modulator",
                 hint="Set it with --masks B.",
             )
         self._n_frames = n_frames
@@ -136,14 +163,20 @@ class _Session:
         self._dark_dn = 0.0
         # Another dark frame is the reason to be asked.
         of_modulator = None if coded is None else (coded.pattern_hash, coded.plan, plan.automatic)
-        settings = [(s.name, s.value) for s in camera.settings()] if isinstance(camera, AdjustableCamera) else []
+        settings = (
+            [(s.name, s.value) for s in camera.settings()]
+            if isinstance(camera, AdjustableCamera)
+            else []
+        )
         same = replace(capabilities, frame_period_ns=None)  # which some cameras measure
         conditions = (plan.frames, n_frames, same, settings, of_modulator)
         self._taken = _TakenFrames(plan.progress_file, repr(conditions))
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let the camera expose by itself as long as in operation; restore its trigger in any case."""
+        """Let the camera expose by itself as long as in operation;
+        restore its trigger in any case.
+        """
         camera, timing = self._camera, self._timing
         before = camera.trigger_now() if isinstance(camera, TriggeredCamera) else None
         if isinstance(camera, TriggeredCamera) and timing is not None and self._holds:
@@ -167,10 +200,13 @@ class _Session:
         dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
         conditions = plan.conditions
         if (timing := self._timing) is not None:
-            # The exposure may be longer than B patterns, by the darkness between them and a delay before the first.
+            # The exposure may be longer than B patterns, by the darkness between them and a delay
+            # before the first.
             share = timing.mask.pattern_us / timing.camera.exposure_us if self._holds else 1.0
             exposure_ns = conditions.exposure_ns or round(1000 * timing.camera.exposure_us)
-            conditions = replace(conditions, lit_share=conditions.lit_share or share, exposure_ns=exposure_ns)
+            conditions = replace(
+                conditions, lit_share=conditions.lit_share or share, exposure_ns=exposure_ns
+            )
         conditions = replace(
             with_camera_settings(self._camera, conditions),
             brightness=self._field_brightness if plan.brightness is None else plan.brightness,
@@ -188,8 +224,13 @@ class _Session:
 
     def _source(self) -> str:
         capabilities, how = self._capabilities, "" if self._holds else ", by phase"
-        text = f"measured with {capabilities.model} {capabilities.serial}, {self._plan.frames} frames per pattern{how}"
-        return "; ".join((text, *(distortion.partition(";")[0] for distortion in capabilities.distortions)))
+        text = (
+            f"measured with {capabilities.model} {capabilities.serial}, {self._plan.frames} "
+            f"frames per pattern{how}"
+        )
+        return "; ".join(
+            (text, *(distortion.partition(";")[0] for distortion in capabilities.distortions))
+        )
 
     def _held(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
         """Take dark, white and patterns that are held."""
@@ -197,14 +238,21 @@ class _Session:
         self._dark_dn = float(np.median(dark.mean))
         # Checked at once: the operator may have forgotten the cap, and the patterns take minutes.
         _check_dark(dark, self._saturation_dn)
-        white = self._take("white", "White: a uniform bright field, every mask element open", again=True)
+        white = self._take(
+            "white", "White: a uniform bright field, every mask element open", again=True
+        )
         check_white(dark, white)
         self._taken.require_light("white", float(np.median(white.mean - dark.mean)))
-        patterns = [self._take(b, f"Pattern {b} (of 0 to {self._n_frames - 1}), the same field") for b in order]
+        patterns = [
+            self._take(b, f"Pattern {b} (of 0 to {self._n_frames - 1}), the same field")
+            for b in order
+        ]
         return dark, white, patterns
 
     def _take(self, pattern: Pattern, words: str, *, again: bool = False) -> FrameMean:
-        """Return the mean of a held pattern; that of an interrupted calibration, unless ``again``."""
+        """Return the mean of a held pattern; that of an interrupted calibration,
+        unless ``again``.
+        """
         if not again and (before := self._taken.get(str(pattern))) is not None:
             return before
         self.hold(pattern, words)
@@ -228,16 +276,21 @@ class _Session:
         return frame
 
     def _by_phase(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
-        """Take a moving mask in exposures of a B-th of a cycle, each later than the one before by as much.
+        """Take a moving mask in exposures of a B-th of a cycle, each later than the one before by
+        as much.
 
-        Each pixel sees an open element in some phase: white is the largest phase. Dark is the light of exposures half
-        as long, doubled, less that of whole ones: counts are proportional to light.
+        Each pixel sees an open element in some phase: white is the largest phase. Dark is the light
+        of exposures half as long, doubled, less that of whole ones: counts are proportional to
+        light.
         """
         camera, coded, plan = self._camera, self._coded, self._timing
         assert coded is not None
         assert plan is not None
         if not isinstance(camera, TriggeredCamera):
-            raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")
+            raise ConfigError(
+                "A moving mask is measured phase by phase",
+                expected="a camera whose exposure can be set",
+            )
         slot_us = plan.mask.slot_us
         shortest_us = slot_us / 2 if self._plan.unattended else slot_us
         latest_us = plan.camera.delay_us + len(order) * slot_us - shortest_us
@@ -256,9 +309,17 @@ class _Session:
                 return before
             length_us = len(order) * slot_us / parts
             coded.stop()
-            camera.arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
+            camera.arm(
+                replace(
+                    plan.camera,
+                    exposure_us=length_us,
+                    delay_us=plan.camera.delay_us + index * length_us,
+                )
+            )
             coded.start()
-            return self._taken.put(name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field"))
+            return self._taken.put(
+                name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field")
+            )
 
         n = len(order)
         if not self._plan.unattended:
@@ -270,9 +331,13 @@ class _Session:
         patterns = [phase(b, n) for b in range(n)]
         if self._plan.unattended:
             halves = [phase(b, 2 * n) for b in range(2 * n)]
-            dark = FrameMean.of((np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n)
+            dark = FrameMean.of(
+                (np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n
+            )
         coded.stop()
-        white = FrameMean.of(np.max([p.mean for p in patterns], 0), np.any([p.saturated for p in patterns], 0))
+        white = FrameMean.of(
+            np.max([p.mean for p in patterns], 0), np.any([p.saturated for p in patterns], 0)
+        )
         return dark, white, [patterns[b] for b in order]
 
     def _average(self, words: str) -> FrameMean:
@@ -290,8 +355,13 @@ class _Session:
                         "The camera delivers no frames",
                         expected=f"{plan.frames} frames for {words!r}",
                         got=f"{mean.n}"
-                        + (", then its end" if camera.exhausted else f", then none for {plan.timeout_s:g} s"),
-                        hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
+                        + (
+                            ", then its end"
+                            if camera.exhausted
+                            else f", then none for {plan.timeout_s:g} s"
+                        ),
+                        hint="Check whether it waits for a trigger, or the rig limits its number "
+                        "of snapshots.",
                     )
                 continue
             received_s = time.monotonic()
@@ -326,7 +396,11 @@ class _TakenFrames:
     def get(self, name: str) -> FrameMean | None:
         """Return the average of a step that was taken before; None if it was not."""
         figures, n = self._arrays.get(f"{name}.figures"), self._arrays.get(f"{name}.n")
-        return None if figures is None or n is None else FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
+        return (
+            None
+            if figures is None or n is None
+            else FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
+        )
 
     def put(self, name: str, mean: FrameMean) -> FrameMean:
         """Keep the average of a step, and return it."""
@@ -340,10 +414,14 @@ class _TakenFrames:
         return mean
 
     def require_light(self, step: str, light_dn: float) -> None:
-        """Forget an interrupted calibration but for dark and ``step`` if the light has changed since."""
+        """Forget an interrupted calibration but for dark and ``step`` if the light has changed
+        since.
+        """
         before = self._arrays.get("light")
         if before is not None and abs(light_dn / float(before) - 1) > _SAME_LIGHT:
-            self._arrays = {name: a for name, a in self._arrays.items() if name.startswith(("dark", f"{step}."))}
+            self._arrays = {
+                name: a for name, a in self._arrays.items() if name.startswith(("dark", f"{step}."))
+            }
         self._arrays["light"] = np.asarray(light_dn)
 
     def finish(self) -> None:
@@ -352,7 +430,9 @@ class _TakenFrames:
             self._path.unlink(missing_ok=True)
 
 
-def with_camera_settings(camera: Camera, conditions: MeasurementConditions) -> MeasurementConditions:
+def with_camera_settings(
+    camera: Camera, conditions: MeasurementConditions
+) -> MeasurementConditions:
     """Fill in exposure time and gain, unless given, from a camera with the SFNC features."""
     if not isinstance(camera, AdjustableCamera):
         return conditions

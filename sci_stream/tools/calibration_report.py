@@ -14,7 +14,8 @@ from sci_stream.errors import StorageError
 from sci_stream.optics.calibration import Calibration
 
 _MASKS_SHOWN, _COLUMNS = 16, 8
-# Single mask elements are visible in a detail of this size; in a whole mask they are smaller than a dot of the picture.
+# Single mask elements are visible in a detail of this size; in a whole mask they are smaller than a
+# dot of the picture.
 _DETAIL_PX = 24
 _TILE_PX, _LABEL_PX, _GAP_PX = 192, 18, 6
 
@@ -25,8 +26,9 @@ U8 = npt.NDArray[np.uint8]
 def write_report(path: Path, calibration: Calibration, measured: Measured | None = None) -> None:
     """Write the picture, in the format of the suffix.
 
-    It has up to 16 masks, black 0 and white 1, the centre of each below it, and below these Σφ², the white field (or
-    the dark frame, if the field was not measured), both from their 0.5 to their 99.5 percentile, and the bad pixels.
+    It has up to 16 masks, black 0 and white 1, the centre of each below it, and below these Σφ²,
+    the white field (or the dark frame, if the field was not measured), both from their 0.5 to their
+    99.5 percentile, and the bad pixels.
 
     Raises `StorageError` if the format is not supported or the file cannot be written.
     """
@@ -36,22 +38,37 @@ def write_report(path: Path, calibration: Calibration, measured: Measured | None
     for first in range(0, len(masks), _COLUMNS):
         shown = masks[first : first + _COLUMNS]
         rows.append([_tile(f"mask {first + b}", mask) for b, mask in enumerate(shown)])
-        rows.append([_tile("centre", mask[top : top + _DETAIL_PX, left : left + _DETAIL_PX]) for mask in shown])
+        rows.append(
+            [
+                _tile("centre", mask[top : top + _DETAIL_PX, left : left + _DETAIL_PX])
+                for mask in shown
+            ]
+        )
     bad = np.zeros(calibration.shape) if calibration.bad_pixels is None else calibration.bad_pixels
-    field = ("dark frame", calibration.dark) if measured is None else ("white field", measured.white)
+    field = (
+        ("dark frame", calibration.dark) if measured is None else ("white field", measured.white)
+    )
     # A single bad pixel of a large sensor would vanish.
     spot = np.ones((max(1, max(bad.shape) // _TILE_PX),) * 2, np.uint8)
     marked = np.asarray(cv2.dilate(bad.astype(np.float32), spot), np.float32)
     maps = [("sum of squares", calibration.gram_diag), field]
-    rows.append([*(_tile(name, _stretched(image)) for name, image in maps), _tile(f"bad {int(bad.sum())}", marked)])
+    rows.append(
+        [
+            *(_tile(name, _stretched(image)) for name, image in maps),
+            _tile(f"bad {int(bad.sum())}", marked),
+        ]
+    )
     width = max(map(len, rows))
     blank = np.full_like(rows[0][0], 255)
     try:
         done, encoded = cv2.imencode(
-            path.suffix, np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows])
+            path.suffix,
+            np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows]),
         )
     except cv2.error:
-        raise StorageError(f"Unknown format of the report {path}", expected="such as .png or .tif") from None
+        raise StorageError(
+            f"Unknown format of the report {path}", expected="such as .png or .tif"
+        ) from None
     if not done:
         raise StorageError(f"The report {path} cannot be encoded")
     try:

@@ -37,16 +37,22 @@ class FoundDriver:
     @property
     def cameras(self) -> Iterator[FoundCamera]:
         """Yield the cameras of all interfaces."""
-        return (c for producer in self.producers for interface in producer.interfaces for c in interface.cameras)
+        return (
+            c
+            for producer in self.producers
+            for interface in producer.interfaces
+            for c in interface.cameras
+        )
 
 
 def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
     """Find cameras.
 
-    The places are files or folders to search; without any, each driver searches its own. With ``driver``, only that one
-    searches.
+    The places are files or folders to search; without any, each driver searches its own. With
+    ``driver``, only that one searches.
 
-    Raises `ConfigError` if the given driver is not installed, cannot find cameras, or has nothing to search.
+    Raises `ConfigError` if the given driver is not installed, cannot find cameras, or has nothing
+    to search.
     """
     drivers = []
     for name in [driver] if driver else driver_names():
@@ -58,15 +64,21 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
             log.warning("%s", error)
             continue
         if isinstance(loaded, CameraFinder):
-            drivers.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
+            drivers.append(
+                FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places)))
+            )
         elif driver:
-            raise ConfigError(f"The driver {driver} cannot look for cameras", hint=_WITHOUT_SEARCH.format(driver))
+            raise ConfigError(
+                f"The driver {driver} cannot look for cameras", hint=_WITHOUT_SEARCH.format(driver)
+            )
         elif not places:
             drivers.append(FoundDriver(name, ()))
     return drivers
 
 
-def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool) -> Sequence[FoundProducer]:
+def _producers(
+    name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool
+) -> Sequence[FoundProducer]:
     """Search with a driver; where it was not asked for, its failure is part of the result."""
     try:
         return finder.find(places)
@@ -86,19 +98,30 @@ def choose(query: str, drivers: Sequence[FoundDriver]) -> tuple[str, FoundCamera
     if len(fitting) == 1:
         return fitting[0]
     lines = [
-        f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}, driver {name}" for name, c in fitting or cameras
+        f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}, driver {name}"
+        for name, c in fitting or cameras
     ]
     if fitting:
         names = sorted({name for name, _ in fitting})
-        remedy = "Give the id of one." if len(names) == 1 else f"Choose a driver: --driver {' or '.join(names)}."
-        raise ConfigError(f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\n{remedy}")
+        remedy = (
+            "Give the id of one."
+            if len(names) == 1
+            else f"Choose a driver: --driver {' or '.join(names)}."
+        )
+        raise ConfigError(
+            f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\n{remedy}"
+        )
     problems = [(driver.driver, p) for driver in drivers for p in driver.producers if p.problem]
     lines += [f"\n  driver {name}{p.path and f', {p.path}'}: {p.problem}" for name, p in problems]
     others = [driver.driver for driver in drivers if not driver.producers]
-    lines += [f"\n  driver {name} cannot look for cameras. {_WITHOUT_SEARCH.format(name)}" for name in others]
+    lines += [
+        f"\n  driver {name} cannot look for cameras. {_WITHOUT_SEARCH.format(name)}"
+        for name in others
+    ]
     raise CameraError(
         f"There is no camera {query!r}",
-        hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name or the id of one.",
+        hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name "
+        "or the id of one.",
     )
 
 
@@ -113,15 +136,17 @@ def suggested_options(driver: str, query: str) -> tuple[Mapping[str, Json], Mapp
 
     ``query`` is its serial number, user-defined name or id.
 
-    Raises `CameraError` if there is no such camera, or its features cannot be read; `ConfigError` if there are several,
-    or the driver cannot look for cameras.
+    Raises `CameraError` if there is no such camera, or its features cannot be read; `ConfigError`
+    if there are several, or the driver cannot look for cameras.
     """
     name, found = choose(query, find_cameras([], driver))
     camera = make_found_camera(name, found)
     if not isinstance(camera, FeatureLister):
         return found.options, {}
     inspection = camera.inspect()
-    return inspection.suggested, {} if inspection.trigger is None else {"trigger": inspection.trigger}
+    return inspection.suggested, {} if inspection.trigger is None else {
+        "trigger": inspection.trigger
+    }
 
 
 # Frames stay in memory, so that writing them does not disturb the measurement.
@@ -150,9 +175,9 @@ class Intervals:
 class GrabReport:
     """Result of a grab.
 
-    ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames were numbered by
-    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` those of the last
-    frame.
+    ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames
+    were numbered by the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's
+    own; ``chunks`` those of the last frame.
     """
 
     frames: int
@@ -178,12 +203,12 @@ def grab(
 ) -> tuple[GrabReport, list[CameraFrame]]:
     """Open a camera, take frames, close it.
 
-    There are fewer frames than ``count`` if the camera ends, and ``timeout_s`` is that of each frame. ``keep`` returns
-    the frames too. ``opened`` is called with the camera's capabilities, then ``progress`` with the number of frames so
-    far.
+    There are fewer frames than ``count`` if the camera ends, and ``timeout_s`` is that of each
+    frame. ``keep`` returns the frames too. ``opened`` is called with the camera's capabilities,
+    then ``progress`` with the number of frames so far.
 
-    Raises `CameraError` if the camera cannot be used, is lost, or no frame arrives in time; `InputError` if the frames
-    to keep exceed the memory limit.
+    Raises `CameraError` if the camera cannot be used, is lost, or no frame arrives in time;
+    `InputError` if the frames to keep exceed the memory limit.
     """
     frames: list[CameraFrame] = []
     stamps: list[tuple[int | None, int | None, int]] = []
@@ -220,13 +245,20 @@ def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None
         if time.monotonic() >= deadline_s:
             raise CameraError(
                 f"No frame within {timeout_s:g} s after {received} frames",
-                got=", ".join(f"{count} {name}" for name, count in camera.counters().items()) or None,
-                hint="The camera may wait for a trigger (check TriggerMode); --timeout waits longer.",
+                got=", ".join(f"{count} {name}" for name, count in camera.counters().items())
+                or None,
+                hint="The camera may wait for a trigger (check TriggerMode); --timeout waits "
+                "longer.",
             )
 
 
 def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
-    needed = count * capabilities.height_px * capabilities.width_px * (1 if capabilities.bit_depth == 8 else 2)
+    needed = (
+        count
+        * capabilities.height_px
+        * capabilities.width_px
+        * (1 if capabilities.bit_depth == 8 else 2)
+    )
     if needed > _MAX_BYTES:
         raise InputError(
             "Too many frames to keep in memory",
@@ -264,7 +296,8 @@ FRAME_FILES = r"\d{6,}\.tiff|frames\.csv"
 
 
 def write_frames(out: Path, frames: Sequence[CameraFrame], *, replace: bool = False) -> None:
-    """Write the counts of frames unchanged as ``000000.tiff`` and so on, and ``frames.csv``: ids, times and chunk data.
+    """Write the counts of frames unchanged as ``000000.tiff`` and so on, and ``frames.csv``: ids,
+    times and chunk data.
 
     Raises `StorageError` as `complete_output`.
     """
@@ -279,4 +312,6 @@ def write_frames(out: Path, frames: Sequence[CameraFrame], *, replace: bool = Fa
             table.writerow(["number", "frame_id", "camera_time_ns", "host_time_ns", *chunks])
             for number, frame in enumerate(frames):
                 values = [frame.chunks.get(name, "") for name in chunks]
-                table.writerow([number, frame.frame_id, frame.camera_time_ns, frame.host_time_ns, *values])
+                table.writerow(
+                    [number, frame.frame_id, frame.camera_time_ns, frame.host_time_ns, *values]
+                )

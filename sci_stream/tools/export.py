@@ -21,17 +21,21 @@ from sci_stream.recording.segments import existing_segments, first_segment
 from sci_stream.recording.series import RecordedSeries
 
 Progress = Callable[[int, int], None]
-_CONTENTS = {"raw": "coded snapshots (DN)", "video": "reconstructed video (0-1)", "error": "estimated error (0-1)"}
+_CONTENTS = {
+    "raw": "coded snapshots (DN)",
+    "video": "reconstructed video (0-1)",
+    "error": "estimated error (0-1)",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """Settings of an export.
 
-    ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``stored`` is exported: ``raw`` counts,
-    ``video``, or its estimated ``error``; ``pictures`` 8-bit images as on the screen where the format could store the
-    values themselves; ``first`` and ``last`` seq, inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an
-    existing file.
+    ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``stored`` is exported:
+    ``raw`` counts, ``video``, or its estimated ``error``; ``pictures`` 8-bit images as on the
+    screen where the format could store the values themselves; ``first`` and ``last`` seq,
+    inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an existing file.
     """
 
     form: str = ""
@@ -46,7 +50,9 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were missing."""
+    """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were
+    missing.
+    """
 
     path: Path
     format: VideoFormat
@@ -58,13 +64,16 @@ class Exported:
 def export(
     source: Path, out: Path, options: ExportOptions, progress: Progress = lambda _done, _total: None
 ) -> Exported:
-    """Export a recording's video, coded snapshots or estimated error; the output appears under its name once complete.
+    """Export a recording's video, coded snapshots or estimated error; the output appears under its
+    name once complete.
 
-    ``out`` is a folder for Zarr and PNG. ``progress`` is called with the number of snapshots done and the total.
+    ``out`` is a folder for Zarr and PNG. ``progress`` is called with the number of snapshots done
+    and the total.
 
-    Raises `FileFormatError` if ``source`` is not a recording; `InputError` if it contains nothing to export, or the
-    format cannot be determined; `ConfigError` if a library for the format is not installed; `StorageError` if ``out``
-    exists and is not to be replaced, belongs to the recording, or cannot be written.
+    Raises `FileFormatError` if ``source`` is not a recording; `InputError` if it contains nothing
+    to export, or the format cannot be determined; `ConfigError` if a library for the format is not
+    installed; `StorageError` if ``out`` exists and is not to be replaced, belongs to the recording,
+    or cannot be written.
     """
     form = format_of(out, options.form)
     sources, folder = existing_segments(first_segment(source)), FOLDERS.get(form, "")
@@ -72,7 +81,9 @@ def export(
     with output as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
         video = _stack(series, seqs, options.stored, progress)
-        write_video(partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures)
+        write_video(
+            partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures
+        )
     return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
@@ -80,11 +91,16 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
     stored = series.stack(options.stored)
     seqs = stored.between(options.first, options.last)
     if not seqs:
-        what = {"raw": "coded snapshots", "error": "estimated error"}.get(options.stored, options.stored)
+        what = {"raw": "coded snapshots", "error": "estimated error"}.get(
+            options.stored, options.stored
+        )
         raise InputError(
-            f"{source} contains no {what} to export" + ("" if not len(stored) else " in that range"),
+            f"{source} contains no {what} to export"
+            + ("" if not len(stored) else " in that range"),
             expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
-            hint=None if len(stored) or what != "video" else "sci-stream replay reconstructs it from raw snapshots.",
+            hint=None
+            if len(stored) or what != "video"
+            else "sci-stream replay reconstructs it from raw snapshots.",
         )
     return seqs
 
@@ -129,15 +145,22 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
 
 
 def _spans_s(series: RecordedSeries, places: Array, n_frames: int) -> Array:
-    """Return the time that the frames of each snapshot take, s: its exposure, or the period of coded snapshots."""
-    exposures_us = series.rows.get("chunk_ExposureTime", np.zeros(len(series.rows["state"])))[places]
+    """Return the time that the frames of each snapshot take, s: its exposure, or the period of
+    coded snapshots.
+    """
+    exposures_us = series.rows.get("chunk_ExposureTime", np.zeros(len(series.rows["state"])))[
+        places
+    ]
     known_ns = (series.period_ns, series.calibration.exposure_ns if n_frames > 1 else None)
     usual_ns = min((ns for ns in known_ns if ns), default=0)
     return np.where((exposures_us > 0) & (n_frames > 1), exposures_us / 1e6, usual_ns / 1e9)
 
 
-def _times(series: RecordedSeries, places: Array, n_frames: int, spans_s: Array) -> tuple[list[float], str]:
-    """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times.
+def _times(
+    series: RecordedSeries, places: Array, n_frames: int, spans_s: Array
+) -> tuple[list[float], str]:
+    """Return the time of each frame after the first snapshot, s, and when that was, from the
+    recorded host times.
 
     Where gains of the masks were corrected, frames are not equally long.
     """
@@ -146,7 +169,10 @@ def _times(series: RecordedSeries, places: Array, n_frames: int, spans_s: Array)
         return [], ""
     begins = np.arange(n_frames) / n_frames
     if n_frames > 1:
-        corrections = (MaskCorrection.from_text(text.decode("ascii")) for text in series.rows["masks_at"][places])
+        corrections = (
+            MaskCorrection.from_text(text.decode("ascii"))
+            for text in series.rows["masks_at"][places]
+        )
         begins = np.array([correction.frame_times(n_frames) for correction in corrections])[..., 0]
     times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + spans_s[:, np.newaxis] * begins
     started = datetime.fromtimestamp(int(host_ns[0]) / 1e9, UTC).isoformat(timespec="microseconds")

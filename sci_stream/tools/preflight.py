@@ -19,7 +19,14 @@ from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
-from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStreamError, StorageError, missing_library
+from sci_stream.errors import (
+    CalibrationError,
+    ConfigError,
+    DeviceError,
+    SciStreamError,
+    StorageError,
+    missing_library,
+)
 from sci_stream.field_types import MAX_CHUNKS
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
@@ -42,7 +49,8 @@ if TYPE_CHECKING:
     from sci_stream.recon.algorithms.unrolled import Prior
     from sci_stream.recon.settings import SolverSettings
 
-# Snapshots with which the masks are compared: masks in another order are recognised after three, of a scene that moves.
+# Snapshots with which the masks are compared: masks in another order are recognised after three, of
+# a scene that moves.
 _FRAMES = 6
 # Longest time to wait for them.
 _WAIT_S = 5.0
@@ -61,7 +69,12 @@ class Finding:
     def to_json(self) -> dict[str, Json]:
         """Return plain values."""
         state = "warning" if self.warning else "failed" if self.exit_status else "ok"
-        return {"check": self.what, "state": state, "text": self.text, "exit_status": self.exit_status}
+        return {
+            "check": self.what,
+            "state": state,
+            "text": self.text,
+            "exit_status": self.exit_status,
+        }
 
 
 def check_rig(path: Path) -> list[Finding]:
@@ -87,7 +100,9 @@ class _Checks:
         self._solver: tuple[Prior, SolverSettings] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the findings in the order in which a rig needs them, to the end: one run shows all faults."""
+        """Yield the findings in the order in which a rig needs them, to the end: one run shows all
+        faults.
+        """
         checks: dict[str, Callable[[], str | Finding]] = {
             "camera": self._check_camera,
             **({"modulator": self._check_modulator} if self._rig.modulator.driver else {}),
@@ -113,11 +128,15 @@ class _Checks:
             yield Finding("settings", text, warning=True)
 
     def _without_library(self, what: str, error: ModuleNotFoundError) -> Finding:
-        """Return the finding of a missing library: a failure only where reconstruct nodes run on this machine."""
+        """Return the finding of a missing library: a failure only where reconstruct nodes run on
+        this machine.
+        """
         explained = missing_library(error)
         if explained is None:
             raise error
-        return Finding(what, str(explained), 0 if self._rig.spans_machines else explained.exit_status)
+        return Finding(
+            what, str(explained), 0 if self._rig.spans_machines else explained.exit_status
+        )
 
     def _check_camera(self) -> str:
         camera = make_coded_camera(self._rig)
@@ -126,7 +145,9 @@ class _Checks:
         finally:
             camera.close()
         found = self._capabilities
-        return f"{found.model} {found.serial}, {found.height_px}×{found.width_px} {found.pixel_format}"
+        return (
+            f"{found.model} {found.serial}, {found.height_px}×{found.width_px} {found.pixel_format}"
+        )
 
     def _check_modulator(self) -> str:
         return check_timing(self._rig) if self._capabilities else "not checked: it needs the camera"
@@ -136,7 +157,11 @@ class _Checks:
         calibration = load_calibration(section.file) if section.file else None
         if self._capabilities is not None:
             self._calibration = calibration = require_compatible_calibration(
-                self._capabilities, self._camera_masks, calibration, section.file, other_camera=section.other_camera
+                self._capabilities,
+                self._camera_masks,
+                calibration,
+                section.file,
+                other_camera=section.other_camera,
             )
         if calibration is None:
             return "the camera's own: unknown until the camera can be opened"
@@ -145,7 +170,9 @@ class _Checks:
         return f"{words}; {blind} pixels that no mask opens" if blind else words
 
     def _check_masks(self) -> str:
-        """Compare the masks with some snapshots: whether they are those of the camera, where they are, their order."""
+        """Compare the masks with some snapshots: whether they are those of the camera, where they
+        are, their order.
+        """
         from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - imports torch
 
@@ -153,8 +180,12 @@ class _Checks:
         if calibration is None:
             return "not compared: they need camera and calibration"
         self._snapshots = _take_snapshots(self._rig, calibration)
-        monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, correct=True, shuffled=True)
-        video = np.zeros((calibration.n_frames, 1, 1), np.float32)  # the order between two snapshots is not judged
+        monitor = CalibrationMonitor(
+            calibration, pick_device("cpu"), every=1, correct=True, shuffled=True
+        )
+        video = np.zeros(
+            (calibration.n_frames, 1, 1), np.float32
+        )  # the order between two snapshots is not judged
         health: CalibrationHealth | None = None
         clipped = 0.0
         for snapshot in self._snapshots:
@@ -166,13 +197,18 @@ class _Checks:
         if health.brightness is None or health.brightness < DARK:
             return "not compared: the snapshots are saturated or dark"
         defects, _ = inspect(self._snapshots[-1].counts, calibration)
-        faults = {one.name: one.text_for_rig for one in defects} | findings(health, self._rig.calibration.warn_shift_px)
+        faults = {one.name: one.text_for_rig for one in defects} | findings(
+            health, self._rig.calibration.warn_shift_px
+        )
         if is_withheld(health):
             order = None if monitor.shuffle is None else monitor.shuffle.order
             hint = None if order is None else f"A better order, or its reverse: {order}."
             raise CalibrationError("; ".join(faults.values()), hint=hint)
         if health.match is None:
-            return "not compared: the sensor is too small, or the masks add up evenly and a snapshot shows none of them"
+            return (
+                "not compared: the sensor is too small, or the masks add up evenly and a "
+                "snapshot shows none of them"
+            )
         hint = sparser_masks_hint(clipped, float(calibration.phi.mean()))
         match = f"match {health.match:.2f} (1: all of the picture is explained)"
         return "; ".join(filter(None, [match, *faults.values(), hint, monitor.correction.words]))
@@ -182,14 +218,23 @@ class _Checks:
 
         names = self._rig.reconstruct.devices
         reasons = {reason for name in names if (reason := device.idle_cuda(name))}
-        return "; ".join([", ".join(device.describe_device(device.pick_device(name)) for name in names), *reasons])
+        return "; ".join(
+            [
+                ", ".join(device.describe_device(device.pick_device(name)) for name in names),
+                *reasons,
+            ]
+        )
 
     def _check_denoiser(self) -> str:
         from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
 
         section = self._rig.reconstruct
         prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
-        settings = solver_settings.suited(section, settings, self._calibration) if self._calibration else settings
+        settings = (
+            solver_settings.suited(section, settings, self._calibration)
+            if self._calibration
+            else settings
+        )
         self._solver = prior, settings
         from_camera = self._capabilities.chunks if self._capabilities else ()
         names = sorted({*from_camera, *self._units_of_analyses()})
@@ -218,13 +263,21 @@ class _Checks:
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         rig, (prior, settings) = self._rig, self._solver
-        engine = Engine(self._calibration, prior, _first_device(rig), settings, cuda_graphs=rig.reconstruct.cuda_graphs)
+        engine = Engine(
+            self._calibration,
+            prior,
+            _first_device(rig),
+            settings,
+            cuda_graphs=rig.reconstruct.cuda_graphs,
+        )
         engine.warm_up()
         # Nodes on one device share it, so that more of them solve no more.
         solvers = min(rig.reconstruct.nodes, len(set(rig.reconstruct.devices)))
 
         def rate_hz(iterations: int) -> float:
-            times = [engine.reconstruct(snapshot, iterations)[1].solve_ns for snapshot in self._snapshots]
+            times = [
+                engine.reconstruct(snapshot, iterations)[1].solve_ns for snapshot in self._snapshots
+            ]
             return solvers * 1e9 / float(np.median(times))
 
         full_hz = rate_hz(settings.iterations)
@@ -236,9 +289,18 @@ class _Checks:
         words = f"{words}, the camera's {camera_hz:.3g}/s"
         least = settings.min_iterations if rig.reconstruct.adapt_budget else settings.iterations
         if full_hz >= camera_hz or (least_hz := rate_hz(least)) >= camera_hz:
-            return f"{words}: it keeps up" + ("" if full_hz >= camera_hz else f" with {least} iterations")
-        fate = "are recorded raw only" if rig.record.is_triggered or rig.policy.mode is Policy.RECORD else "are dropped"
-        text = f"{words}: too slow, {1 - least_hz / camera_hz:.0%} of the snapshots {fate}; replay can do them later"
+            return f"{words}: it keeps up" + (
+                "" if full_hz >= camera_hz else f" with {least} iterations"
+            )
+        fate = (
+            "are recorded raw only"
+            if rig.record.is_triggered or rig.policy.mode is Policy.RECORD
+            else "are dropped"
+        )
+        text = (
+            f"{words}: too slow, {1 - least_hz / camera_hz:.0%} of the snapshots {fate}; "
+            "replay can do them later"
+        )
         return Finding("speed", text, warning=True)
 
     def _check_encryption(self) -> str:
@@ -253,13 +315,20 @@ class _Checks:
         )
         for host, address in hosts:
             location = tcp_address(address)
-            if location and is_loopback(location[0]) and rig.security.key_of(host) != pair.public.decode():
+            if (
+                location
+                and is_loopback(location[0])
+                and rig.security.key_of(host) != pair.public.decode()
+            ):
                 raise ConfigError(
                     f"[security] {host}_key is not the key of this machine, where {address} is",
                     expected=pair.public.decode(),
                     got=rig.security.key_of(host),
                 )
-        return f"key {pair.public.decode()}, {len(read_allowed(rig.security.allowed))} other hosts allowed"
+        return (
+            f"key {pair.public.decode()}, {len(read_allowed(rig.security.allowed))} other "
+            "hosts allowed"
+        )
 
     def _check_addresses(self) -> str:
         rig = self._rig
@@ -267,7 +336,8 @@ class _Checks:
         with zmq.Context() as context:
             for name in names:
                 with context.socket(zmq.ROUTER) as socket:
-                    # Binding is the only reliable test: another program may hold the port without listening.
+                    # Binding is the only reliable test: another program may hold the port without
+                    # listening.
                     bind(socket, rig.network.listening(name), name)
         if rig.preview.enabled:
             preview = WebPreview(rig.preview, rig.record.folder)
@@ -286,7 +356,9 @@ class _Checks:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise StorageError(f"Cannot write to the [record] folder {folder}", got=error.strerror) from None
+            raise StorageError(
+                f"Cannot write to the [record] folder {folder}", got=error.strerror
+            ) from None
         free_mib = free_bytes(folder / "x") >> 20
         if free_mib < rig.record.min_free_mib:
             raise StorageError(
@@ -300,8 +372,14 @@ class _Checks:
             return words
         pixels = capabilities.height_px * capabilities.width_px
         raw_bytes = pixels * (1 if capabilities.bit_depth <= 8 else 2) if rig.record.raw else 0
-        video_bytes = pixels * self._calibration.n_frames * np.dtype(rig.record.video_dtype).itemsize
-        per_s = (raw_bytes + (video_bytes if rig.record.video else 0)) * 1e9 / capabilities.frame_period_ns
+        video_bytes = (
+            pixels * self._calibration.n_frames * np.dtype(rig.record.video_dtype).itemsize
+        )
+        per_s = (
+            (raw_bytes + (video_bytes if rig.record.video else 0))
+            * 1e9
+            / capabilities.frame_period_ns
+        )
         hours = (free_mib - rig.record.min_free_mib) * 2**20 / per_s / 3600
         rate = f"{per_s / 1e6:.3g} MB/s if all is reconstructed"
         if rig.record.is_triggered:
@@ -311,7 +389,9 @@ class _Checks:
 
 
 def _first_device(rig: Rig) -> torch.device:
-    """Return the rig's first device, on which its defaults depend; the CPU if that is not available here."""
+    """Return the rig's first device, on which its defaults depend; the CPU if that is not available
+    here.
+    """
     from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - a light host has no torch
 
     try:
@@ -345,4 +425,6 @@ def print_findings(findings: list[Finding], console: Console) -> None:
     for finding in findings:
         mark = "[green]ok[/]   " if finding.exit_status == 0 else "[bold red]no[/]   "
         mark = "[yellow]warn[/] " if finding.warning else mark
-        console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True
+        )

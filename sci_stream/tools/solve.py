@@ -1,4 +1,6 @@
-"""``sci-stream solve``: reconstruct the snapshots of a file, without a rig, into a video file or array."""
+"""``sci-stream solve``: reconstruct the snapshots of a file, without a rig, into a video file or
+array.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ Video = npt.NDArray[np.float32]
 class SolveOptions(ArrayOptions):
     """Options of the solver, and of the output.
 
-    ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``form`` is the name of a `VideoFormat`, by default
-    that of the suffix; ``fps`` of a film; ``gamma`` of pictures: 1 shows the values as they are, 2.2 suits linear
-    light; ``replace`` an existing file, but none of the ``sources``.
+    ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``form`` is the name of a
+    `VideoFormat`, by default that of the suffix; ``fps`` of a film; ``gamma`` of pictures: 1 shows
+    the values as they are, 2.2 suits linear light; ``replace`` an existing file, but none of the
+    ``sources``.
     """
 
     first: int = 0
@@ -47,7 +50,9 @@ class SolveOptions(ArrayOptions):
 
 @dataclass(slots=True, eq=False)
 class SolvedFile:
-    """Result: ``reports`` of each snapshot; ``assumed`` as of `Measurements`, the rest as of `Reconstructed`."""
+    """Result: ``reports`` of each snapshot; ``assumed`` as of `Measurements`, the rest as of
+    `Reconstructed`.
+    """
 
     out: Path | None
     denoiser: str
@@ -104,13 +109,14 @@ def solve_file(
     options: SolveOptions,
     progress: Progress = lambda _done, _total: None,
 ) -> SolvedFile:
-    """Reconstruct snapshots in order and write the video; the output appears under its name once complete.
+    """Reconstruct snapshots in order and write the video; the output appears under its name once
+    complete.
 
     ``out`` is of any `VideoFormat`; values are float32. None makes only the reports.
     ``progress`` is called after each iteration with the number done and the total.
 
-    Raises `InputError` if the arrays, options or the suffix of ``out`` are invalid; `StorageError` if ``out`` exists
-    and is not to be replaced, is a source, or cannot be written.
+    Raises `InputError` if the arrays, options or the suffix of ``out`` are invalid; `StorageError`
+    if ``out`` exists and is not to be replaced, is a source, or cannot be written.
     """
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
     solver = ArraySolver(measurements.masks, options)
@@ -121,7 +127,9 @@ def solve_file(
     solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
     device, assumed = describe_device(solver.device), measurements.assumed
-    done = SolvedFile(out, solver.denoiser.name, device, calibration.n_frames, solver.white, assumed)
+    done = SolvedFile(
+        out, solver.denoiser.name, device, calibration.n_frames, solver.white, assumed
+    )
 
     def videos() -> Iterator[Video]:
         for video, report in solver.videos(progress):
@@ -138,7 +146,10 @@ def solve_file(
         dtype=np.dtype(np.float32),
         name="video" if out is None else out.stem,
         bayer=calibration.bayer,
-        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": str(calibration.bayer or "none")},
+        notes={
+            "frames_per_snapshot": str(calibration.n_frames),
+            "bayer": str(calibration.bayer or "none"),
+        },
         first=y[seqs[0]],
         defects=solver.defects,
         report=lambda: json.dumps(done.to_json()),
@@ -149,7 +160,9 @@ def solve_file(
                 pass
         else:
             tone, folder = ToneSettings().changed({"gamma": options.gamma}), FOLDERS.get(form, "")
-            with complete_output(out, replace=options.replace, folder=folder, sources=options.sources) as partial:
+            with complete_output(
+                out, replace=options.replace, folder=folder, sources=options.sources
+            ) as partial:
                 write_video(partial, stack, form, tone=tone, fps=options.fps)
     except _WithheldError:
         done.out = None
@@ -159,5 +172,9 @@ def solve_file(
 def _chosen(count: int, options: SolveOptions) -> range:
     last = count - 1 if options.last is None else options.last
     if not 0 <= options.first <= last < count:
-        raise InputError("These snapshots do not exist", expected=f"0 to {count - 1}", got=f"{options.first} to {last}")
+        raise InputError(
+            "These snapshots do not exist",
+            expected=f"0 to {count - 1}",
+            got=f"{options.first} to {last}",
+        )
     return range(options.first, last + 1)

@@ -1,4 +1,6 @@
-"""Measure how long after the light of the first mask exposures begin, with patterns that are half open."""
+"""Measure how long after the light of the first mask exposures begin, with patterns that are half
+open.
+"""
 
 from __future__ import annotations
 
@@ -39,29 +41,40 @@ def _delay_in_words(camera: ModulatedCamera) -> str:
     assert camera.plan is not None
     late_us = measure_delay(camera)
     if late_us is None:
-        return "delay not measured: it needs pulses, light, four masks or more, and a camera that can delay exposures"
+        return (
+            "delay not measured: it needs pulses, light, four masks or more, and a camera that "
+            "can delay exposures"
+        )
     pattern_us = camera.plan.mask.pattern_us
     if abs(late_us) <= _MAX_LATE * pattern_us:
         return f"measured: exposures begin within {abs(late_us):.1f} µs of the first mask"
     slots, rest_us = divmod(late_us, camera.plan.mask.slot_us)
     delay_us = camera.plan.camera.delay_us + camera.plan.mask.pulse_delay_us - late_us
     return (
-        f"MEASURED: exposures begin {late_us:+.1f} µs after the light of the first mask ({slots:.0f} masks and "
+        f"MEASURED: exposures begin {late_us:+.1f} µs after the light of the first mask "
+        f"({slots:.0f} masks and "
         f"{rest_us:.1f} µs): set [modulator] delay_us = {delay_us:.1f}"
     )
 
 
 def measure_delay(camera: ModulatedCamera) -> float | None:
-    """Return by how much exposures of an open, stopped camera begin after the light of the first mask, µs.
+    """Return by how much exposures of an open, stopped camera begin after the light of the first
+    mask, µs.
 
-    The first half of the cycle opens one half of the mirrors, the second half the other. Exposures of half a cycle,
-    begun at each quarter, see both; their differences do not depend on dark level, evenness and orientation.
+    The first half of the cycle opens one half of the mirrors, the second half the other. Exposures
+    of half a cycle, begun at each quarter, see both; their differences do not depend on dark level,
+    evenness and orientation.
     """
     plan, properties, device = camera.plan, camera.properties, camera.camera
     assert plan is not None
     assert properties is not None
     n = plan.mask.n_patterns
-    if not properties.holds or n < 4 or not isinstance(device, TriggeredCamera) or plan.camera.source != "line":
+    if (
+        not properties.holds
+        or n < 4
+        or not isinstance(device, TriggeredCamera)
+        or plan.camera.source != "line"
+    ):
         return None
     half_us = (n // 2) * plan.mask.slot_us
     if plan.camera.delay_us + 1.5 * half_us > device.timing().max_delay_us:

@@ -25,11 +25,22 @@ from sci_stream.transport.sockets import (
 )
 from sci_stream.wire.codec import decode, encode, payload_bytes
 from sci_stream.wire.header import Limits
-from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message, Ping, Pong, Refused, Welcome
+from sci_stream.wire.messages import (
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Refused,
+    Welcome,
+)
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO first (session expired or restart)")
+UNKNOWN_PEER = Refused(
+    reason="unknown_peer", text="unknown peer: send HELLO first (session expired or restart)"
+)
 """Answer to a heartbeat from an unknown node."""
 
 # Messages queued in each direction.
@@ -57,10 +68,12 @@ class PeerEvent(enum.Enum):
 
 
 class ClientConnection:
-    """A DEALER socket that sends HELLO until it is welcomed, sends heartbeats and detects the loss of its peer.
+    """A DEALER socket that sends HELLO until it is welcomed, sends heartbeats and detects the loss
+    of its peer.
 
-    ``node`` and ``incarnation`` of ``hello``, which `handshake` replaces, form the socket identity. The peer is lost
-    after `MISSED_HEARTBEATS` intervals of ``heartbeat_s`` without a message. ``configure`` encrypts the socket.
+    ``node`` and ``incarnation`` of ``hello``, which `handshake` replaces, form the socket identity.
+    The peer is lost after `MISSED_HEARTBEATS` intervals of ``heartbeat_s`` without a message.
+    ``configure`` encrypts the socket.
     """
 
     def __init__(
@@ -103,7 +116,9 @@ class ClientConnection:
         self._unsent: deque[Message] = deque()
         self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
-        self._reopen_after_s = self._first_reopen_after_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
+        self._reopen_after_s = self._first_reopen_after_s = max(
+            _REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s
+        )
         self._tcp_progress = TcpProgress(0, 0, 0)
         self.delivering_s = float("-inf")
         """Monotonic time at which queued bytes last arrived at the peer's host."""
@@ -138,14 +153,17 @@ class ClientConnection:
         return True
 
     def receive(self, now_s: float) -> tuple[list[Message], list[PeerEvent]]:
-        """Receive pending data: messages for the node, and liveness events of the peer. Send due messages.
+        """Receive pending data: messages for the node, and liveness events of the peer.
+
+        Send due messages.
 
         Call it every few tens of milliseconds.
         """
         messages: list[Message] = []
         events: list[PeerEvent] = []
         pause_s = self._pauses.pause_s(now_s)
-        # While this process was stopped the peer's messages waited in its own queue: that is not the peer's silence.
+        # While this process was stopped the peer's messages waited in its own queue: that is not
+        # the peer's silence.
         self._heard_s = min(now_s, self._heard_s + pause_s)
         self._opened_s = min(now_s, self._opened_s + pause_s)
         connected, disconnected, refused = self.monitor.drain()
@@ -154,7 +172,8 @@ class ClientConnection:
             if refused[-1] != self._refusal:  # once: it is refused again several times a second
                 log.error("cannot connect to %s: %s", self.endpoint, refused[-1])
             self._refusal = refused[-1]
-        # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
+        # Order matters: a reconnection within one call ends as connected, but counts as
+        # interrupted.
         if disconnected:
             self._interrupted = True
         if connected:
@@ -183,7 +202,9 @@ class ClientConnection:
         return messages, events
 
     def _read(self, incoming: ReceivedMessage) -> Message | None:
-        """Decode a received message; None if it is refused, which is counted, or already handled."""
+        """Decode a received message; None if it is refused, which is counted,
+        or already handled.
+        """
         try:
             message = decode(incoming.frames, self._limits)
         except WireError as error:
@@ -223,7 +244,8 @@ class ClientConnection:
     def _send_due(self, now_s: float) -> None:
         """Send due HELLOs and heartbeats, and detect silence."""
         if now_s >= self._retry_refused_s:
-            # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by now.
+            # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by
+            # now.
             self._retry_refused_s = float("inf")
             self._reopen()
         beat_due = now_s - self._sent_s >= self._heartbeat_s
@@ -233,7 +255,9 @@ class ClientConnection:
         if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._reopen_after_s:
             # The network was cut or an address has changed: this connection would never notice.
             log.warning("no data from %s: reconnecting", self.endpoint)
-            self._reopen_after_s = min(2 * self._reopen_after_s, max(_REOPEN_MAX_S, self._first_reopen_after_s))
+            self._reopen_after_s = min(
+                2 * self._reopen_after_s, max(_REOPEN_MAX_S, self._first_reopen_after_s)
+            )
             self.reopened += 1
             self._reopen()
         if beat_due:
@@ -246,10 +270,14 @@ class ClientConnection:
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the status and the clock offset."""
-        self.try_send(encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()})))
+        self.try_send(
+            encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()}))
+        )
 
     def _note_tcp_progress(self, now_s: float) -> None:
-        """Count moving bytes as activity: a long message on a slow link takes longer than the heartbeat timeout."""
+        """Count moving bytes as activity: a long message on a slow link takes longer than the
+        heartbeat timeout.
+        """
         progress = self.monitor.progress()
         if progress is None:
             return

@@ -1,7 +1,9 @@
-"""The connections of a socket: opened, closed, refused, limited; their traffic; pauses of this process itself.
+"""The connections of a socket: opened, closed, refused, limited; their traffic; pauses of this
+process itself.
 
-ZeroMQ accepts every connection, before any key is checked, and has no limit of its own: each costs a file descriptor,
-and a process without descriptors can neither begin the next segment of a recording nor serve its page.
+ZeroMQ accepts every connection, before any key is checked, and has no limit of its own: each costs
+a file descriptor, and a process without descriptors can neither begin the next segment of a
+recording nor serve its page.
 """
 
 from __future__ import annotations
@@ -30,26 +32,30 @@ MISSED_HEARTBEATS = 3
 
 # Connections whose peers were not accepted yet; each costs a descriptor.
 _MAX_UNKNOWN = 64
-# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent no HELLO since.
+# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent no HELLO
+# since.
 _PATIENCE_S = 15.0
 # Far more than a rig has nodes and viewers.
 _MAX_CONNECTIONS = 512
 # Descriptors for everything else in the process: recording, page, health server, libraries.
 _RESERVED_DESCRIPTORS = 256
 
-# ``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct tcp_info`` (4.6).
+# ``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct
+# tcp_info`` (4.6).
 _COUNTERS = struct.Struct("=Q16xI4xI")
 _COUNTERS_AT = 120
 # The first frame of a monitor's message: event and its value, see zmq_socket_monitor(3).
 _MONITOR_EVENT = struct.Struct("=Hi")
 
 _ANOTHER_KEY = (
-    "its key is not the one that [security] names here, or one side encrypts and the other does not: acquire_key and "
+    "its key is not the one that [security] names here, or one side encrypts and the other does "
+    "not: acquire_key and "
     "sink_key must be what sci-stream keys show prints on those hosts, and the rig the same on both"
 )
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: (
-        "this host's key is not allowed there: on that host, sci-stream keys allow with the key that sci-stream keys "
+        "this host's key is not allowed there: on that host, sci-stream keys allow with the key "
+        "that sci-stream keys "
         "show prints here"
     ),
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _ANOTHER_KEY,
@@ -60,8 +66,8 @@ _REFUSALS = {
 class PauseDetector:
     """Detect pauses of this process itself, so that its peers do not time out because of them.
 
-    A process that was stopped or preempted finds its peers silent, although their messages wait in its own queues.
-    An interval between two calls that is longer than ``heartbeat_s`` is a pause.
+    A process that was stopped or preempted finds its peers silent, although their messages wait in
+    its own queues. An interval between two calls that is longer than ``heartbeat_s`` is a pause.
     """
 
     def __init__(self, heartbeat_s: float) -> None:
@@ -69,7 +75,10 @@ class PauseDetector:
         self._called_s: float | None = None
 
     def pause_s(self, now_s: float) -> float:
-        """Return the length of the pause before this call, s; 0 if there was none. Call once per loop iteration."""
+        """Return the length of the pause before this call, s; 0 if there was none.
+
+        Call once per loop iteration.
+        """
         pause_s = 0.0 if self._called_s is None else now_s - self._called_s
         self._called_s = now_s
         return pause_s if pause_s > self._heartbeat_s else 0.0
@@ -77,7 +86,10 @@ class PauseDetector:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socketlib.socket]:
-    """Use a descriptor of ZeroMQ's as a Python socket, without closing it. Raises OSError if it is no open socket."""
+    """Use a descriptor of ZeroMQ's as a Python socket, without closing it.
+
+    Raises OSError if it is no open socket.
+    """
     borrowed = socketlib.socket(fileno=descriptor)
     try:
         yield borrowed
@@ -99,14 +111,17 @@ class TcpProgress(NamedTuple):
 def tcp_progress(descriptor: int) -> TcpProgress | None:
     """Return the traffic of a TCP connection so far, without touching it; None if it is unknown.
 
-    A message of megabytes takes seconds on a slow link, during which the peer is silent: moving data distinguish a slow
-    link from a dead one. It is unknown without kernel support (local sockets, other systems), and for −1.
+    A message of megabytes takes seconds on a slow link, during which the peer is silent: moving
+    data distinguish a slow link from a dead one. It is unknown without kernel support (local
+    sockets, other systems), and for −1.
     """
     if descriptor < 0 or not hasattr(socketlib, "TCP_INFO"):
         return None
     try:
         with _borrowed(descriptor) as connected:
-            info = connected.getsockopt(socketlib.IPPROTO_TCP, socketlib.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
+            info = connected.getsockopt(
+                socketlib.IPPROTO_TCP, socketlib.TCP_INFO, _COUNTERS_AT + _COUNTERS.size
+            )
     except OSError:
         return None
     known = len(info) >= _COUNTERS_AT + _COUNTERS.size
@@ -123,7 +138,9 @@ class _Connection:
 
 
 def max_connections() -> int:
-    """Return how many connections one socket may have, so that the process keeps descriptors for its other work."""
+    """Return how many connections one socket may have, so that the process keeps descriptors for
+    its other work.
+    """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS
@@ -133,8 +150,9 @@ def max_connections() -> int:
 class ConnectionLimit:
     """Close connections over the limit: unknown peers go first, the oldest first.
 
-    The socket's monitor reports connections, then its receiver reports accepted peers. Connections are shut down;
-    ZeroMQ notices that like a disconnect of the peer. Their descriptors are never closed here.
+    The socket's monitor reports connections, then its receiver reports accepted peers. Connections
+    are shut down; ZeroMQ notices that like a disconnect of the peer. Their descriptors are never
+    closed here.
     """
 
     def __init__(self, maximum: int | None = None) -> None:
@@ -159,21 +177,27 @@ class ConnectionLimit:
         self._connections.pop(descriptor, None)
 
     def know(self, descriptor: int) -> None:
-        """Record that a peer was accepted, perhaps before the monitor's report of its connection."""
+        """Record that a peer was accepted, perhaps before the monitor's report of
+        its connection.
+        """
         if descriptor >= 0 and descriptor not in self._connections:
             self.accepted(descriptor)
         if descriptor in self._connections:
             self._connections[descriptor].known = True
 
     def enforce(self, now_s: float, *, drained: bool = True) -> int:
-        """Close the connections over the limits; return their number. Call in each turn of the loop.
+        """Close the connections over the limits; return their number.
 
-        ``drained``: all messages have been received. Otherwise the first one of a connection may still be waiting, and
-        none is closed for its silence.
+        Call in each turn of the loop.
+
+        ``drained``: all messages have been received. Otherwise the first one of a connection may
+        still be waiting, and none is closed for its silence.
         """
         unknown = [fd for fd, connection in self._connections.items() if not connection.known]
         # Of known peers the latest: the nodes of a running rig stay.
-        closable = unknown + [fd for fd in reversed(self._connections) if self._connections[fd].known]
+        closable = unknown + [
+            fd for fd in reversed(self._connections) if self._connections[fd].known
+        ]
         over = set(unknown[: max(0, len(unknown) - _MAX_UNKNOWN)])
         for descriptor in unknown:
             connection = self._connections[descriptor]
@@ -212,7 +236,9 @@ class Monitor:
         seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         if limit is not None:
             seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
-        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
+        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
+            functools.reduce(operator.or_, _REFUSALS, seen)
+        )
         self.open = False
         """Whether the latest connection is open, for a socket with a single connection."""
         self._descriptor = -1
@@ -245,7 +271,9 @@ class Monitor:
         return MonitorEvents(connected, disconnected, refused)
 
     def progress(self) -> TcpProgress | None:
-        """Return the traffic of the latest connection, for a socket with a single connection; None if unknown."""
+        """Return the traffic of the latest connection, for a socket with a single connection; None
+        if unknown.
+        """
         return tcp_progress(self._descriptor)
 
     def mark_closed(self) -> None:
@@ -260,11 +288,12 @@ class Monitor:
 
 
 class ServerSocket:
-    """A bound socket whose connections are limited; messages and connections that it refuses are counted.
+    """A bound socket whose connections are limited; messages and connections that it refuses are
+    counted.
 
-    ``configure`` prepares the socket for encryption; the other parameters are those of `make_socket`. A subclass names
-    its ``kind`` of socket, its ``address`` in ``[network]`` of the rig, and its queues. A ROUTER is also bound to the
-    local socket of its address.
+    ``configure`` prepares the socket for encryption; the other parameters are those of
+    `make_socket`. A subclass names its ``kind`` of socket, its ``address`` in ``[network]`` of the
+    rig, and its queues. A ROUTER is also bound to the local socket of its address.
     """
 
     kind: ClassVar[int]
@@ -284,7 +313,11 @@ class ServerSocket:
         self.wire_errors: Counter[str] = Counter()
         queues = {"send_queue": self.send_queue, "receive_queue": self.receive_queue}
         self.socket = make_socket(
-            context, self.kind, max_message_bytes=max_message_bytes, heartbeat_s=heartbeat_s, **queues
+            context,
+            self.kind,
+            max_message_bytes=max_message_bytes,
+            heartbeat_s=heartbeat_s,
+            **queues,
         )
         configure(self.socket)
         bind(self.socket, endpoint, self.address)
@@ -305,18 +338,27 @@ class ServerSocket:
             return
         self.wire_errors["handshake"] += len(refused)
         if self.wire_errors["handshake"] >= self._logged_from:
-            self._logged_from = 10 * self.wire_errors["handshake"]  # a node with a wrong key tries ten times a second
+            self._logged_from = (
+                10 * self.wire_errors["handshake"]
+            )  # a node with a wrong key tries ten times a second
             log.warning(
-                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
+                "%d connections to the %s address refused in the handshake: the other side "
+                "expects another key here, "
                 "has no allowed key, does not encrypt, or is not a node",
                 *(self.wire_errors["handshake"], self.address),
             )
 
     def limit_connections(self, now_s: float, *, drained: bool) -> None:
-        """Close connections over the limit, count and log them; ``drained`` as for `ConnectionLimit.enforce`."""
+        """Close connections over the limit, count and log them; ``drained`` as for
+        `ConnectionLimit.enforce`.
+        """
         if closed := self.connections.enforce(now_s, drained=drained):
             self.wire_errors["connections"] += closed
-            log.warning("%d connections to the %s address closed: too many, or no HELLO in time", closed, self.address)
+            log.warning(
+                "%d connections to the %s address closed: too many, or no HELLO in time",
+                closed,
+                self.address,
+            )
 
     def close(self) -> None:
         """Close the socket and its monitor."""

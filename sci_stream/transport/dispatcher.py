@@ -16,18 +16,28 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.wire.codec import encode
-from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Done, Goodbye, Heartbeat, Hello, Message
+from sci_stream.wire.messages import (
+    CalibrationMissing,
+    CalibrationRequest,
+    Done,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Message,
+)
 
 log = logging.getLogger(__name__)
 
-# A node that has returned nothing yet gets one snapshot; one that keeps it while others are done gets none for a
-# while, longer each time. Patience is this many times the slowest result so far, and at least so long.
+# A node that has returned nothing yet gets one snapshot; one that keeps it while others are done
+# gets none for a while, longer each time. Patience is this many times the slowest result so far,
+# and at least so long.
 _PATIENCE, _LEAST_PATIENCE_S = 20.0, 20.0
 _BARRED_FIRST_S, _BARRED_MAX_S = 30.0, 3600.0
-# The usual time of a solve is an exponential mean; of solves of milliseconds, the pauses of an operating system are
-# many, and no person sees a fifth of a second.
+# The usual time of a solve is an exponential mean; of solves of milliseconds, the pauses of an
+# operating system are many, and no person sees a fifth of a second.
 _SMOOTHING, _LEAST_WAIT_S = 0.2, 0.2
-# With slow solves, a node gets its next snapshot only when it has done this share of its present one.
+# With slow solves, a node gets its next snapshot only when it has done this share of its present
+# one.
 _SLOW_SOLVE_S, _PREFETCH_AT = 0.1, 0.7
 # Limit per call, so that a flooding peer cannot block the node.
 _MESSAGES_PER_CALL = 1024
@@ -35,7 +45,9 @@ _MESSAGES_PER_CALL = 1024
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A settled snapshot: safe at the sink, or ``given_up`` with a reason; ``masks`` as in `Done`."""
+    """A settled snapshot: safe at the sink, or ``given_up`` with a reason;
+    ``masks`` as in `Done`.
+    """
 
     seq: int
     given_up: str = ""
@@ -44,7 +56,9 @@ class Settled:
 
 @dataclass(slots=True)
 class ReconstructPeer(Peer):
-    """A reconstruct node, when it last settled a snapshot or held none, and whether it has returned a result."""
+    """A reconstruct node, when it last settled a snapshot or held none, and whether it has returned
+    a result.
+    """
 
     progress_s: float
     is_proven: bool = False
@@ -54,11 +68,12 @@ class ReconstructPeer(Peer):
 class Dispatcher(RouterServer[ReconstructPeer]):
     """Dispatch snapshots to reconstruct nodes and redeliver those of lost nodes.
 
-    A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken connection, which is detected
-    at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
-    calibration, and again when it accepts no more snapshots. A node that holds snapshots and settles none for
-    ``solve_timeout_s`` is lost, too, however lively its heartbeats. When a snapshot has waited ``max_wait_s`` for a
-    node, or for 0 as long as a solve takes, the newest goes first (`DispatchQueue.drop_stale`); None: never.
+    A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken
+    connection, which is detected at once. The first HELLO is answered with the calibration; a node
+    sends credit 0 until it has loaded the calibration, and again when it accepts no more snapshots.
+    A node that holds snapshots and settles none for ``solve_timeout_s`` is lost, too, however
+    lively its heartbeats. When a snapshot has waited ``max_wait_s`` for a node, or for 0 as long as
+    a solve takes, the newest goes first (`DispatchQueue.drop_stale`); None: never.
     """
 
     # Room for all snapshots that a node may hold: a full queue is taken for a broken connection.
@@ -106,9 +121,13 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             peer.progress_s = now_s
 
     def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
-        """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are dropped for it."""
+        """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are
+        dropped for it.
+        """
         self._series = snapshot.id.series
-        return [entry.seq for entry in self.queue.offer(snapshot.id.seq, snapshot, promised=promised)]
+        return [
+            entry.seq for entry in self.queue.offer(snapshot.id.seq, snapshot, promised=promised)
+        ]
 
     def poll(self, now_s: float) -> list[Settled]:
         """Receive, detect lost nodes and dispatch. Never blocks."""
@@ -122,7 +141,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             settled += self._lose(identity, "heartbeat timeout")
         for identity, peer in list(self.peers.items()):
             peer.progress_s = min(now_s, peer.progress_s + self._pause_s)
-            # A node without snapshots has nothing to return: its time to solve starts with the next one.
+            # A node without snapshots has nothing to return: its time to solve starts with the next
+            # one.
             if not self.queue.holds(identity.decode(errors="replace")):
                 peer.progress_s = now_s
             elif now_s - peer.progress_s > (patience_s := self._patience_s):
@@ -135,7 +155,9 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     @property
     def _patience_s(self) -> float:
         """Time within which a node that holds snapshots must settle one."""
-        usual_s = max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
+        usual_s = (
+            max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
+        )
         return min(self.solve_timeout_s, usual_s)
 
     def _bar(self, identity: bytes, now_s: float) -> None:
@@ -176,12 +198,22 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             case Done() if message.series != self._series:
                 pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
-                # Even from a node presumed lost: the sink has the result, so no other copy is needed.
-                return [Settled(message.seq, masks=message.masks)] if self.queue.done(name, message.seq) else []
+                # Even from a node presumed lost: the sink has the result, so no other copy is
+                # needed.
+                return (
+                    [Settled(message.seq, masks=message.masks)]
+                    if self.queue.done(name, message.seq)
+                    else []
+                )
             case Done():
                 entry = self.queue.failed(name, message.seq)
                 log.warning(
-                    *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
+                    *(
+                        "%s could not reconstruct snapshot %d: %s",
+                        name,
+                        message.seq,
+                        message.reason,
+                    ),
                     extra={"series": message.series, "seq": message.seq},
                 )
                 return [] if entry is None else [Settled(entry.seq, DropReason.RECONSTRUCT_FAILED)]
@@ -199,12 +231,15 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def _join(self, identity: bytes, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self.peers.get(identity)
-        self.peers[identity] = ReconstructPeer(hello, now_s, now_s, known is not None and known.is_proven)
+        self.peers[identity] = ReconstructPeer(
+            hello, now_s, now_s, known is not None and known.is_proven
+        )
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             self._send_calibration(identity)
         elif hello.credit > 0 and known.hello.credit > 0:
-            # HELLO after an interruption: messages in flight may be lost. The node lists those it has.
+            # HELLO after an interruption: messages in flight may be lost. The node lists those it
+            # has.
             self.queue.recall(name)
         self._admit(now_s)
 
@@ -215,7 +250,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         before = self.queue.redelivered
         settled = [Settled(entry.seq, DropReason.NODE_FAILURES) for entry in self.queue.leave(name)]
         log.warning(
-            "reconstruct node %s lost: %s; redelivering %d snapshots", name, why, self.queue.redelivered - before
+            "reconstruct node %s lost: %s; redelivering %d snapshots",
+            name,
+            why,
+            self.queue.redelivered - before,
         )
         return settled
 
@@ -236,7 +274,9 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return settled
 
     def _drop_stale(self) -> list[Entry[Snapshot]]:
-        wait_s = self.max_wait_s or (max(self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf)
+        wait_s = self.max_wait_s or (
+            max(self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf
+        )
         if self.max_wait_s is None or wait_s == math.inf:
             return []
         oldest_ns = unix_ns() - round(wait_s * 1e9)

@@ -26,7 +26,8 @@ _HEARTBEAT_S = 1.0
 _KINDS = (b"reconstruction", b"heartbeat")
 # Large enough for the CURVE handshake.
 _LONGEST_SUBSCRIPTION = 4096
-# Bounds the work per message: a client that subscribes and unsubscribes in a loop must not stall the sink.
+# Bounds the work per message: a client that subscribes and unsubscribes in a loop must not stall
+# the sink.
 _SUBSCRIPTIONS_WAITING = 1000
 
 
@@ -40,13 +41,21 @@ class TapPublisher(ServerSocket):
     send_queue, receive_queue = 4, _SUBSCRIPTIONS_WAITING
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, configure: SocketConfig = unencrypted
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        configure: SocketConfig = unencrypted,
     ) -> None:
         super().__init__(
-            context, endpoint, configure, max_message_bytes=_LONGEST_SUBSCRIPTION, heartbeat_s=_HEARTBEAT_S
+            context,
+            endpoint,
+            configure,
+            max_message_bytes=_LONGEST_SUBSCRIPTION,
+            heartbeat_s=_HEARTBEAT_S,
         )
         self._topics: set[bytes] = set()
-        # Otherwise only the first subscription to a topic is reported, and its later subscribers would seem silent.
+        # Otherwise only the first subscription to a topic is reported, and its later subscribers
+        # would seem silent.
         self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
@@ -58,7 +67,9 @@ class TapPublisher(ServerSocket):
             send_frames(self.socket, encode(message))
 
     def _receive_subscriptions(self) -> None:
-        """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
+        """Read the subscription messages of XPUB: the first subscription to each topic and the last
+        cancellation.
+        """
         self.drain_monitor()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
             incoming = receive(self.socket)
@@ -79,9 +90,17 @@ class TapPublisher(ServerSocket):
 
 
 def _newest(
-    endpoint: str, topic: bytes, wanted: type[M], timeout_s: float | None, *, every: bool, configure: SocketConfig
+    endpoint: str,
+    topic: bytes,
+    wanted: type[M],
+    timeout_s: float | None,
+    *,
+    every: bool,
+    configure: SocketConfig,
 ) -> Iterator[M]:
-    """Yield messages of one kind. A thread drains the socket, so that the newest is yielded, not the backlog.
+    """Yield messages of one kind.
+
+    A thread drains the socket, so that the newest is yielded, not the backlog.
 
     ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
     """
@@ -125,7 +144,8 @@ def _newest(
                 if not arrived.wait_for(lambda: bool(waiting), timeout_s):
                     raise TransportError(
                         f"No data from {endpoint} within {timeout_s:g} s",
-                        hint="Is the sink running, is this its [network] taps address, and does it need keys?",
+                        hint="Is the sink running, is this its [network] taps address, and does "
+                        "it need keys?",
                     )
                 message = waiting.popleft()
             yield message
@@ -143,7 +163,8 @@ def subscribe(
     every: bool = False,
     configure: SocketConfig = unencrypted,
 ) -> Iterator[Reconstruction]:
-    """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
+    """Yield reconstructions from a running sink, in order of seq, the newest when the caller is
+    slow.
 
     Parameters
     ----------
@@ -152,22 +173,26 @@ def subscribe(
     timeout_s
         Time out after this long without data; None waits without limit.
     every
-        Keep all that arrive in the meantime, not only the newest (memory grows while the caller is slow).
+        Keep all that arrive in the meantime, not only the newest (memory grows while the caller is
+        slow).
     configure
-        For an encrypted rig: ``client_config(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
-        `sci_stream.security.keys`.
+        For an encrypted rig: ``client_config(read_key_pair(KEY_FILE), SINK_KEY)`` of
+        `sci_stream.security.curve` and `sci_stream.security.keys`.
 
     Yields
     ------
     Reconstruction
-        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic if ``.bayer`` is set.
+        ``.video`` is a (B, H, W) read-only array on the 0–1 scale, a Bayer mosaic if ``.bayer`` is
+        set.
 
     Raises
     ------
     TransportError
         If nothing arrives within ``timeout_s``.
     """
-    return _newest(endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, configure=configure)
+    return _newest(
+        endpoint, b"reconstruction", Reconstruction, timeout_s, every=every, configure=configure
+    )
 
 
 def subscribe_status(

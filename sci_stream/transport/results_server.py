@@ -17,7 +17,8 @@ from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message
 log = logging.getLogger(__name__)
 
 MAX_STATUS_BYTES = 32 << 10
-"""Size of a node's status: that of a reconstruct node has 3 KiB, a camera with many settings adds as much."""
+"""Size of a node's status: that of a reconstruct node has 3 KiB, a camera with many settings adds
+as much."""
 
 # Heartbeats and recording must get their turn while results arrive without pause.
 _MESSAGES_PER_CALL = 16
@@ -63,7 +64,9 @@ class ResultsServer(RouterServer[ReportingPeer]):
     _replaced: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_PEERS), init=False)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
-        """Receive some pending messages; return (sender identity, message) for those that concern the node."""
+        """Receive some pending messages; return (sender identity, message) for those that concern
+        the node.
+        """
         out: list[tuple[bytes, Message]] = []
         for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL, BYTES_PER_CALL):
             with self.guard(identity):
@@ -91,10 +94,19 @@ class ResultsServer(RouterServer[ReportingPeer]):
         return True
 
     def _is_short(self, identity: bytes, heartbeat: Heartbeat) -> bool:
-        """Return whether a status is one that a node can have: all are shown to every viewer twice a second."""
-        size = sum(len(key) + (len(value) if isinstance(value, str) else 8) for key, value in heartbeat.status.items())
+        """Return whether a status is one that a node can have: all are shown to every viewer twice
+        a second.
+        """
+        size = sum(
+            len(key) + (len(value) if isinstance(value, str) else 8)
+            for key, value in heartbeat.status.items()
+        )
         if size > MAX_STATUS_BYTES:
-            self.refuse(identity, "status", f"a status of {size} characters, expected at most {MAX_STATUS_BYTES}")
+            self.refuse(
+                identity,
+                "status",
+                f"a status of {size} characters, expected at most {MAX_STATUS_BYTES}",
+            )
         return size <= MAX_STATUS_BYTES
 
     def _register(self, identity: bytes, hello: Hello, now_s: float) -> None:
@@ -104,8 +116,12 @@ class ResultsServer(RouterServer[ReportingPeer]):
             # A restarted process replaces its predecessor, whose identity will not return.
             same = [key for key, other in self.peers.items() if other.hello.node == hello.node]
             if same and identity in self._replaced:
-                # It returned: two nodes have the same name, and each would replace the other repeatedly.
-                log.error("two nodes are named %s: start each with its own --index, to tell them apart", hello.node)
+                # It returned: two nodes have the same name, and each would replace the other
+                # repeatedly.
+                log.error(
+                    "two nodes are named %s: start each with its own --index, to tell them apart",
+                    hello.node,
+                )
                 same = []
             for old in same:
                 self._replaced.append(old)
@@ -116,13 +132,17 @@ class ResultsServer(RouterServer[ReportingPeer]):
             new.report(peer.status)
 
     def _forget_lost(self, now_s: float, silent_s: float = 0.0) -> None:
-        """Forget lost nodes that the rig does not know, and that have been silent for longer than ``silent_s``."""
+        """Forget lost nodes that the rig does not know, and that have been silent for longer than
+        ``silent_s``.
+        """
         for identity, peer in list(self.peers.items()):
             if peer.lost and peer.hello.node not in self.known and now_s - peer.heard_s > silent_s:
                 del self.peers[identity]
 
     def _note_clock(self, peer: ReportingPeer) -> None:
-        offset_ms, uncertainty_ms = (peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty"))
+        offset_ms, uncertainty_ms = (
+            peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty")
+        )
         if _is_ms(offset_ms) and _is_ms(uncertainty_ms):
             self._clocks.pop(peer.hello.node, None)
             self._clocks[peer.hello.node] = significant_ns(offset_ms, uncertainty_ms)
@@ -130,18 +150,27 @@ class ResultsServer(RouterServer[ReportingPeer]):
                 del self._clocks[next(iter(self._clocks))]
 
     def clock_of(self, node: str) -> int | None:
-        """Return this host's clock minus that of a node's host, ns; None until the node has reported it.
+        """Return this host's clock minus that of a node's host, ns; None until the node has
+        reported it.
 
         0 if they may be equal. For a node that has left, the last report.
         """
         return self._clocks.get(node)
 
     def tick(self, now_s: float, *, receiving: bool = True) -> list[ReportingPeer]:
-        """Send heartbeats when due; return the peers that have just timed out: none in a turn without `receive`."""
-        lost = [peer for key in self._silent_peers(now_s, receiving=receiving) if not (peer := self.peers[key]).lost]
+        """Send heartbeats when due; return the peers that have just timed out: none in a turn
+        without `receive`.
+        """
+        lost = [
+            peer
+            for key in self._silent_peers(now_s, receiving=receiving)
+            if not (peer := self.peers[key]).lost
+        ]
         for peer in lost:
             peer.lost = True
-            log.warning("%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node)
+            log.warning(
+                "%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node
+            )
         self._forget_lost(now_s, _FORGET_S)
         for identity in self._send_heartbeats(now_s):
             self.peers[identity].reachable = False

@@ -1,4 +1,6 @@
-"""The server end of a connection: a ROUTER socket that checks messages, limits their rates and detects silent nodes."""
+"""The server end of a connection: a ROUTER socket that checks messages, limits their rates and
+detects silent nodes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ log = logging.getLogger(__name__)
 MAX_PEERS = 256
 """Maximum number of nodes: four times the reconstruct nodes that a rig can have."""
 
-# HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second.
+# HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40
+# per second.
 _CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
 _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
@@ -75,9 +78,10 @@ P = TypeVar("P", bound=Peer)
 class RouterServer(ServerSocket, Generic[P]):
     """A ROUTER socket that nodes connect to.
 
-    Credit, the sender's queue and the camera limit snapshots, results and their acknowledgements. All other messages
-    are rate-limited here: requests over the limit are dropped and counted under ``rate``. Places are reserved for the
-    nodes of the rig, whose names are ``known``. ``welcome`` answers HELLO; ``configure`` encrypts the socket.
+    Credit, the sender's queue and the camera limit snapshots, results and their acknowledgements.
+    All other messages are rate-limited here: requests over the limit are dropped and counted under
+    ``rate``. Places are reserved for the nodes of the rig, whose names are ``known``. ``welcome``
+    answers HELLO; ``configure`` encrypts the socket.
     """
 
     kind: ClassVar[int] = zmq.ROUTER
@@ -95,11 +99,21 @@ class RouterServer(ServerSocket, Generic[P]):
     def __post_init__(self) -> None:
         heartbeat_s, max_bytes = self.welcome.heartbeat_s, self.limits.max_payload_bytes
         super().__init__(
-            self.context, self.endpoint, self.configure, max_message_bytes=max_bytes, heartbeat_s=heartbeat_s
+            self.context,
+            self.endpoint,
+            self.configure,
+            max_message_bytes=max_bytes,
+            heartbeat_s=heartbeat_s,
         )
-        self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
-        self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
-        self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
+        self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
+            _CONTROL_PER_S, _CONTROL_BURST
+        )
+        self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
+            _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST
+        )
+        self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
+            _REFUSALS_PER_S, _REFUSALS_BURST
+        )
         self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
         self._beat_s = float("-inf")
         self._pauses = PauseDetector(heartbeat_s)
@@ -110,7 +124,8 @@ class RouterServer(ServerSocket, Generic[P]):
     def _receive_messages(
         self, now_s: float, max_messages: int, max_bytes: float = math.inf
     ) -> Iterator[tuple[bytes, Message]]:
-        """Receive pending messages; yield (sender identity, message) for those that the node has to handle.
+        """Receive pending messages; yield (sender identity, message) for those that the node has to
+        handle.
 
         A HELLO is yielded once it is accepted and answered.
         """
@@ -129,7 +144,9 @@ class RouterServer(ServerSocket, Generic[P]):
                 yield identity, message
 
     def _answered(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
-        """Decode a message and answer it if the answer is the same for all nodes; None if that settles it."""
+        """Decode a message and answer it if the answer is the same for all nodes; None if that
+        settles it.
+        """
         message = self._read(identity, incoming, now_s)
         peer = self.peers.get(identity)
         if message is not None and peer is not None:
@@ -147,7 +164,9 @@ class RouterServer(ServerSocket, Generic[P]):
         return message
 
     def _read(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
-        """Decode a received message; None if it is refused, which is counted, or over the rate limit."""
+        """Decode a received message; None if it is refused, which is counted, or over the rate
+        limit.
+        """
         try:
             message = decode(incoming.frames[1:], self.limits)
         except WireError as error:
@@ -164,23 +183,34 @@ class RouterServer(ServerSocket, Generic[P]):
         if rate is not None and not rate.take(identity, now_s):
             self.wire_errors["rate"] += 1
             kind = type(message).__name__
-            log.warning("rate limit exceeded at %s: %s from %s", self.address, kind, _name(identity))
+            log.warning(
+                "rate limit exceeded at %s: %s from %s", self.address, kind, _name(identity)
+            )
             return None
         return message
 
-    def _accept_hello(self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float) -> Hello | None:
+    def _accept_hello(
+        self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float
+    ) -> Hello | None:
         """Welcome a node; None, counted, if it is refused."""
         if identity != identity_of(hello):
-            # Under an identity of ZeroMQ's from a connection that a newer one of the same node has replaced. An unknown
-            # sender may have none either: its connection will be closed.
+            # Under an identity of ZeroMQ's from a connection that a newer one of the same node has
+            # replaced. An unknown sender may have none either: its connection will be closed.
             self.wire_errors["identity"] += not identity.startswith(b"\0")
             return None
         if identity not in self.peers and not self._has_place(hello.node, now_s):
             count = len(self.peers)
             self.wire_errors["rate"] += 1
-            log.warning("%s refused: %d nodes are connected, or too many joined at once", hello.node, count)
+            log.warning(
+                "%s refused: %d nodes are connected, or too many joined at once", hello.node, count
+            )
             if self._refusal_rate.take(identity, now_s):
-                self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
+                self.reply(
+                    identity,
+                    Refused(
+                        reason="too_many", text=f"{count} nodes are connected; try again later"
+                    ),
+                )
             return None
         self.connections.know(incoming.descriptor)
         self.reply(identity, self.welcome)
@@ -200,7 +230,8 @@ class RouterServer(ServerSocket, Generic[P]):
 
     @contextmanager
     def guard(self, identity: bytes) -> Iterator[None]:
-        """Keep a failure on one message from ending the node: it is counted under ``failed`` and logged.
+        """Keep a failure on one message from ending the node: it is counted under ``failed`` and
+        logged.
 
         Errors of this project pass: a full disk, for instance, is no fault of the message.
         """
@@ -210,19 +241,25 @@ class RouterServer(ServerSocket, Generic[P]):
             raise
         except Exception:  # whatever a message provokes: the next one may be good
             self.wire_errors["failed"] += 1
-            log.exception("message from %s to the %s address failed: skipped", _name(identity), self.address)
+            log.exception(
+                "message from %s to the %s address failed: skipped", _name(identity), self.address
+            )
 
     def refuse(self, identity: bytes, reason: str, text: str) -> None:
         """Count and log a message that is valid but impossible here."""
         self.wire_errors[reason] += 1
-        log.warning("message from %s to the %s address refused: %s", _name(identity), self.address, text)
+        log.warning(
+            "message from %s to the %s address refused: %s", _name(identity), self.address, text
+        )
 
     # --- connections
 
     def _silent_peers(self, now_s: float, *, receiving: bool = True) -> list[bytes]:
-        """Count refused connections, close those over the limit, and return the peers that have timed out.
+        """Count refused connections, close those over the limit, and return the peers that have
+        timed out.
 
-        Call once per loop iteration. A pause of this process, or of its ``receiving``, is no silence of its peers.
+        Call once per loop iteration. A pause of this process, or of its ``receiving``, is no
+        silence of its peers.
         """
         self.drain_monitor()
         self.limit_connections(now_s, drained=not readable(self.socket))
@@ -232,15 +269,17 @@ class RouterServer(ServerSocket, Generic[P]):
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + self._pause_s)
         timeout_s = MISSED_HEARTBEATS * self.welcome.heartbeat_s
-        return [identity for identity, peer in self.peers.items() if now_s - peer.heard_s > timeout_s]
+        return [
+            identity for identity, peer in self.peers.items() if now_s - peer.heard_s > timeout_s
+        ]
 
     # --- sending
 
     def _send_heartbeats(self, now_s: float, *, probe: bool = False) -> list[bytes]:
         """Send heartbeats when they are due; return the peers that cannot be reached.
 
-        ``probe``: also when a connection has closed. With ROUTER_MANDATORY, sending to a broken connection fails at
-        once.
+        ``probe``: also when a connection has closed. With ROUTER_MANDATORY, sending to a broken
+        connection fails at once.
         """
         closed, self.disconnected = self.disconnected, False
         if now_s - self._beat_s < self.welcome.heartbeat_s and not (probe and closed):

@@ -23,7 +23,8 @@ class LinkNews:
 
 
 class SinkClient:
-    """A connection to the sink with an outbox: at-least-once delivery; the sink recognises duplicates.
+    """A connection to the sink with an outbox: at-least-once delivery; the sink recognises
+    duplicates.
 
     The sink may take ``wait_s`` before it acknowledges a message.
     """
@@ -44,7 +45,11 @@ class SinkClient:
         others: list[Message] = []
         for message in received:
             if isinstance(message, Accepted):
-                key = dataclasses.replace(message, of="snapshot") if message.of == "not_kept" else message
+                key = (
+                    dataclasses.replace(message, of="snapshot")
+                    if message.of == "not_kept"
+                    else message
+                )
                 if self.outbox.confirm(key, now_s):
                     safe.append(message)
             else:

@@ -1,8 +1,10 @@
-"""Socket creation with the options this project relies on, addresses, receiving, and waking a poll loop.
+"""Socket creation with the options this project relies on, addresses, receiving, and waking a poll
+loop.
 
-A server node binds its TCP address and, if its supervisor provides a folder, a local socket in that folder; nodes of
-the same supervisor connect there. Measured with 2 MiB snapshots: two thirds of the processor time of loopback TCP,
-which is what limits a rig whose cores also reconstruct (docs/decisions/connections.md).
+A server node binds its TCP address and, if its supervisor provides a folder, a local socket in that
+folder; nodes of the same supervisor connect there. Measured with 2 MiB snapshots: two thirds of the
+processor time of loopback TCP, which is what limits a rig whose cores also reconstruct
+(docs/decisions/connections.md).
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from sci_stream.config.fields import LONGEST_IPC_PATH, is_loopback, network_loca
 from sci_stream.errors import TransportError
 
 ZERO_COPY_FROM_BYTES = 65536
-"""Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs more than the copy."""
+"""Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs
+more than the copy."""
 
-# A goodbye must leave before the process ends, but an unreachable peer must not keep it from ending.
+# A goodbye must leave before the process ends, but an unreachable peer must not keep it from
+# ending.
 _LINGER_MS = 1000
 # The system's own timeout is minutes: a host that is switched on later must be found soon.
 _CONNECT_MS = 3000
@@ -49,10 +53,10 @@ def make_socket(
 ) -> zmq.Socket[bytes]:
     """Create a socket with bounded queues, message size and timeouts.
 
-    ``send_queue`` and ``receive_queue`` are messages per peer. The nodes' own heartbeats, ``heartbeat_s`` apart,
-    detect a vanished peer; the kernel's keepalive probes finally free its connection. ZeroMQ's heartbeats are not
-    used: libzmq aborts the process if one falls due on a connection that broke while reading was paused
-    (docs/decisions/connections.md).
+    ``send_queue`` and ``receive_queue`` are messages per peer. The nodes' own heartbeats,
+    ``heartbeat_s`` apart, detect a vanished peer; the kernel's keepalive probes finally free its
+    connection. ZeroMQ's heartbeats are not used: libzmq aborts the process if one falls due on a
+    connection that broke while reading was paused (docs/decisions/connections.md).
     """
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
@@ -65,18 +69,21 @@ def make_socket(
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
     # Unacknowledged data suppress the probes, and the kernel's own timeout is a quarter of an hour.
     socket.setsockopt(zmq.TCP_MAXRT, max(_DEAD_AFTER_MS, int(heartbeat_s * 10_000)))
-    # The kernel retries a connection with exponential backoff, to minutes; a restored network must be noticed soon.
+    # The kernel retries a connection with exponential backoff, to minutes; a restored network must
+    # be noticed soon.
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     if kind == zmq.DEALER:
-        # Do not queue for a disconnected peer: unsent messages stay in our own outbox, where they are counted.
+        # Do not queue for a disconnected peer: unsent messages stay in our own outbox, where they
+        # are counted.
         socket.setsockopt(zmq.IMMEDIATE, 1)
     if kind == zmq.ROUTER:
         # Without it a ROUTER silently discards messages to peers that it cannot reach.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        # A restarted or reconnected node has the same identity, and its old connection may not be closed yet.
+        # A restarted or reconnected node has the same identity, and its old connection may not be
+        # closed yet.
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     return socket
 
@@ -97,12 +104,14 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
         if error.errno == zmq.EADDRINUSE:
             raise TransportError(
                 f"The {what} address {endpoint} is in use",
-                hint=f"Stop the program that uses it, or set another one under [network] {what} in the rig.",
+                hint=f"Stop the program that uses it, or set another one under [network] {what} "
+                "in the rig.",
             ) from None
         raise TransportError(
             f"Cannot bind the {what} address {endpoint}",
             got=error.strerror,
-            hint=f"[network] {what} must be an address of this machine, such as tcp://127.0.0.1:5701.",
+            hint=f"[network] {what} must be an address of this machine, such as "
+            "tcp://127.0.0.1:5701.",
         ) from None
 
 
@@ -112,7 +121,9 @@ def _numeric(endpoint: str) -> str:
     if address is None:
         return endpoint
     # The first address: resolvers sort them by preference.
-    (_, _, _, _, (host, *_)), *_ = socketlib.getaddrinfo(address[0], address[1], type=socketlib.SOCK_STREAM)
+    (_, _, _, _, (host, *_)), *_ = socketlib.getaddrinfo(
+        address[0], address[1], type=socketlib.SOCK_STREAM
+    )
     return f"tcp://{network_location(str(host), address[1])}"
 
 
@@ -137,7 +148,10 @@ def preferred_endpoint(endpoint: str) -> str:
 
 
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> None:
-    """Send one multipart message without blocking; large frames without a copy. Raises `zmq.Again`."""
+    """Send one multipart message without blocking; large frames without a copy.
+
+    Raises `zmq.Again`.
+    """
     last = len(frames) - 1
     for index, frame in enumerate(frames):
         more = zmq.SNDMORE if index < last else 0
@@ -152,7 +166,8 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 BYTES_PER_CALL = 1 << 20
-"""Bytes to receive in one loop iteration before passing them on: draining the whole backlog first would stall the later
+"""Bytes to receive in one loop iteration before passing them on: draining the whole backlog first
+would stall the later
 stages, and afterwards this one."""
 
 
@@ -185,7 +200,9 @@ def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
 
 
 class Wakeup:
-    """Wake a poll loop from any thread: register `fd` with the poller, call `wake`, and `clear` in the loop."""
+    """Wake a poll loop from any thread: register `fd` with the poller, call `wake`, and `clear` in
+    the loop.
+    """
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe()
@@ -193,7 +210,10 @@ class Wakeup:
         os.set_blocking(self._write_fd, False)
 
     def wake(self) -> None:
-        """Make the loop's poll return. A full pipe already wakes it; a closed one needs no waking."""
+        """Make the loop's poll return.
+
+        A full pipe already wakes it; a closed one needs no waking.
+        """
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._write_fd, b"\0")
 

@@ -1,7 +1,7 @@
 """The live page's web application: pages, the WebSocket with acknowledgements; one event loop.
 
-A viewer's WebSocket names what its browser decodes (``?codec=h264``); it is sent the status once in full, then as
-differences.
+A viewer's WebSocket names what its browser decodes (``?codec=h264``); it is sent the status once in
+full, then as differences.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ from sci_stream.web.message import JPEG, merge_patch
 from sci_stream.web.recordings import Replays
 
 _WEB = Path(__file__).parent / "static"
-# One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
+# One acknowledgement per image: far above any real rate, it disconnects viewers that flood the
+# loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
-# A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
+# A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it
+# has.
 _BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
 # Each fragment of a message costs memory until its end, which may never come.
 _MAX_FRAGMENTS = 256
@@ -61,16 +63,16 @@ _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _TOKEN_PAGE = (_WEB / "token.html").read_text()
 _TOKEN_STYLE = _TOKEN_PAGE.partition("<style>")[2].partition("</style>")[0]
 _TOKEN_POLICY = (
-    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
-    + base64.b64encode(hashlib.sha256(_TOKEN_STYLE.encode()).digest()).decode()
-    + "'"
+    "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src "
+    "'sha256-" + base64.b64encode(hashlib.sha256(_TOKEN_STYLE.encode()).digest()).decode() + "'"
 )
 
 
 class ViewerConnection(WebSocketsSansIOProtocol):
     """A WebSocket that is aborted if its viewer sends more than acknowledgements.
 
-    uvicorn reads control frames and fragments without limit, and answers pings even if the answers are not read.
+    uvicorn reads control frames and fragments without limit, and answers pings even if the answers
+    are not read.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -110,8 +112,8 @@ def make_app(
 ) -> Starlette:
     """Make the application; `sci_stream.transport.http.AccessMiddleware` is wrapped around it.
 
-    ``ask`` requests operations beyond the page, None if there are none; ``token`` is None for none, ``cookie`` stores
-    it in a browser.
+    ``ask`` requests operations beyond the page, None if there are none; ``token`` is None for none,
+    ``cookie`` stores it in a browser.
     """
 
     async def control(request: Request) -> Response:
@@ -121,11 +123,14 @@ def make_app(
         return JSONResponse({"history": hub.history.samples()})
 
     async def quantities(_: Request) -> Response:
-        return JSONResponse({"solve": page_texts(SolveReport), "calibration": page_texts(CalibrationHealth)})
+        return JSONResponse(
+            {"solve": page_texts(SolveReport), "calibration": page_texts(CalibrationHealth)}
+        )
 
     async def index(request: Request) -> Response:
         if token is not None and "token" in request.query_params:
-            # Remove the token from the address bar, where it would be copied along with the address.
+            # Remove the token from the address bar, where it would be copied along with the
+            # address.
             response = RedirectResponse("./", status_code=303)
             # Lax: with Strict, a link followed from another site would arrive without the cookie.
             response.set_cookie(cookie, token, httponly=True, samesite="lax")
@@ -167,7 +172,9 @@ def token_page(why: str) -> HTMLResponse:
     """Return the page that gives the reason of a refusal and asks for the token."""
     text = html.escape(why[:1].upper() + why[1:] + ".")
     return HTMLResponse(
-        _TOKEN_PAGE.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _TOKEN_POLICY}
+        _TOKEN_PAGE.replace("REFUSAL", text),
+        status_code=403,
+        headers={"Content-Security-Policy": _TOKEN_POLICY},
     )
 
 
@@ -184,7 +191,10 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
         await socket.close(_TRY_AGAIN_LATER, too_many(hub))
         return
     # Two tasks: acknowledgements must arrive while an image is being sent over a slow link.
-    tasks = {asyncio.create_task(_send(hub, viewer, socket)), asyncio.create_task(_receive(viewer, socket))}
+    tasks = {
+        asyncio.create_task(_send(hub, viewer, socket)),
+        asyncio.create_task(_receive(viewer, socket)),
+    }
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -199,7 +209,9 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
-    """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
+    """Send the newest image whenever the viewer is ready for one, and the status at least every
+    second.
+    """
     last_status: dict[str, Json] | None = None
     while not hub.closing:
         awakened = await _awakened(viewer)
@@ -207,7 +219,8 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
             last_status = hub.status
             await socket.send_text(_status_text(hub, viewer))
         picture = hub.picture_for(viewer)
-        # Newest wins: images that a slow viewer cannot take are skipped, so that its lag stays bounded.
+        # Newest wins: images that a slow viewer cannot take are skipped, so that its lag stays
+        # bounded.
         if picture is not None and picture.number > viewer.sent and viewer.ready:
             await socket.send_bytes(viewer.take(picture))
 
@@ -215,7 +228,8 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
 async def _awakened(viewer: Viewer) -> bool:
     """Wait for an image or a status, at most one heartbeat; return whether one has arrived."""
     try:
-        # Not wait_for: that of Python 3.11 loses a cancellation that coincides with the event, and the viewer stays.
+        # Not wait_for: that of Python 3.11 loses a cancellation that coincides with the event, and
+        # the viewer stays.
         async with asyncio.timeout(HEARTBEAT_S):
             await viewer.wake.wait()
     except TimeoutError:
@@ -225,9 +239,15 @@ async def _awakened(viewer: Viewer) -> bool:
 
 
 def _status_text(hub: Hub, viewer: Viewer) -> str:
-    """Return the message of a status: in full (``status``) the first time, then what has changed (``changes``)."""
+    """Return the message of a status: in full (``status``) the first time, then what has changed
+    (``changes``).
+    """
     status = hub.report()
-    content = {"status": status} if viewer.status is None else {"changes": merge_patch(viewer.status, status)}
+    content = (
+        {"status": status}
+        if viewer.status is None
+        else {"changes": merge_patch(viewer.status, status)}
+    )
     viewer.status = status
     return json.dumps({"type": "status", "now_ns": unix_ns(), **content}, separators=(",", ":"))
 

@@ -67,7 +67,9 @@ class History:
             self._lost, self._series = lost, str(status.get("series", ""))
 
     def samples(self, last: int = KEPT_S) -> list[list[float | int | None]]:
-        """Return the last seconds with data, oldest first: `TAIL` for a page that has the earlier ones."""
+        """Return the last seconds with data, oldest first: `TAIL` for a page that has the earlier
+        ones.
+        """
         with self._lock:
             return [second.as_list() for second in list(self._seconds)[-last:]]
 
@@ -78,12 +80,16 @@ class History:
         return self._seconds[-1]
 
 
-# A coded snapshot takes more than its whole video, and no viewer can read thirty of them per second.
+# A coded snapshot takes more than its whole video, and no viewer can read thirty of them per
+# second.
 CODED_EVERY_NS = 500_000_000
 
 
 class TimelineEntry(NamedTuple):
-    """A kept picture on the timeline. It is a list in JSON: the order of the fields is part of the page's protocol."""
+    """A kept picture on the timeline.
+
+    It is a list in JSON: the order of the fields is part of the page's protocol.
+    """
 
     number: int
     series: str
@@ -132,18 +138,36 @@ class PictureArchive:
             return self._pictures.get(number)
 
     def timeline(self, after: int = -1) -> tuple[int, list[TimelineEntry]]:
-        """Return the number of the oldest picture (−1 without one) and the entries after a number, oldest first."""
+        """Return the number of the oldest picture (−1 without one) and the entries after a number,
+        oldest first.
+        """
         with self._lock:
-            headers = [(number, picture.header) for number, picture in self._pictures.items() if number > after]
+            headers = [
+                (number, picture.header)
+                for number, picture in self._pictures.items()
+                if number > after
+            ]
             return next(iter(self._pictures), -1), [
-                TimelineEntry(number, header["series"], header["seq"], header["acquired_ns"], header["dropped_before"])
+                TimelineEntry(
+                    number,
+                    header["series"],
+                    header["seq"],
+                    header["acquired_ns"],
+                    header["dropped_before"],
+                )
                 for number, header in headers
             ]
 
     def last(self, seconds: float, until: int | None = None) -> list[Picture]:
-        """Return the pictures of the last seconds of one series before, and with, picture ``until`` or the newest."""
+        """Return the pictures of the last seconds of one series before, and with, picture ``until``
+        or the newest.
+        """
         with self._lock:
-            pictures = [picture for number, picture in self._pictures.items() if until is None or number <= until]
+            pictures = [
+                picture
+                for number, picture in self._pictures.items()
+                if until is None or number <= until
+            ]
         if not pictures:
             return []
         newest = pictures[-1].header
@@ -151,5 +175,6 @@ class PictureArchive:
         return [
             picture
             for picture in pictures
-            if picture.header["series"] == newest["series"] and picture.header["acquired_ns"] > first_ns
+            if picture.header["series"] == newest["series"]
+            and picture.header["acquired_ns"] > first_ns
         ]

@@ -1,4 +1,6 @@
-"""The page of ``sci-stream calibrate``: the newest frame with white level, focus and mask contrast."""
+"""The page of ``sci-stream calibrate``: the newest frame with white level,
+focus and mask contrast.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,19 @@ _STATIC = Path(__file__).parent / "static"
 def frame_figures(counts: Array, saturation_dn: float, dark_dn: float = 0.0) -> dict[str, float]:
     """Return the level and clipped share of a frame, its sharpness and its contrast.
 
-    ``focus`` is the mean square of the Laplacian relative to the variance: it is largest when the edges of the mask
-    elements are sharpest. ``contrast`` is the standard deviation over the mean above ``dark_dn``: 1 for sharp random
-    masks half open.
+    ``focus`` is the mean square of the Laplacian relative to the variance: it is largest when the
+    edges of the mask elements are sharpest. ``contrast`` is the standard deviation over the mean
+    above ``dark_dn``: 1 for sharp random masks half open.
     """
     image = counts[::2, ::2].astype(np.float32)  # one colour of a mosaic
     light = image - np.float32(dark_dn)
-    laplacian = 4 * image[1:-1, 1:-1] - image[:-2, 1:-1] - image[2:, 1:-1] - image[1:-1, :-2] - image[1:-1, 2:]
+    laplacian = (
+        4 * image[1:-1, 1:-1]
+        - image[:-2, 1:-1]
+        - image[2:, 1:-1]
+        - image[1:-1, :-2]
+        - image[1:-1, 2:]
+    )
     variance = float(image.var()) + 1e-9
     return {
         "level": float(np.percentile(image, 99)) / saturation_dn,
@@ -56,7 +64,10 @@ class CalibrationPage:
         self._shown_s = 0.0
         self._best_focus = 0.0
         listener = listen(
-            section.host, section.port, what="The page ([preview] port)", hint="Choose another port, 0 for any."
+            section.host,
+            section.port,
+            what="The page ([preview] port)",
+            hint="Choose another port, 0 for any.",
         )
         self.url = f"http://{network_location(section.host, listener.getsockname()[1])}/"
         routes = {
@@ -67,7 +78,9 @@ class CalibrationPage:
         }
         app = Starlette(routes=[Route(path, endpoint) for path, endpoint in routes.items()])
         login = BrowserLogin("sci_stream_calibration", token_page)
-        guarded = AccessMiddleware(app, "preview", section.token, Counter(), login, per_s=_PER_S, burst=_BURST)
+        guarded = AccessMiddleware(
+            app, "preview", section.token, Counter(), login, per_s=_PER_S, burst=_BURST
+        )
         self._server = HttpServer(guarded, listener, "calibration-page")
 
     def show(self, step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:

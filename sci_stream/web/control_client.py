@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 # Bounds the memory for the answer: the server at that address may be any other program.
 _MAX_BYTES = 1 << 22
-# Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout here.
+# Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout
+# here.
 _TIMEOUT_S = 15.0
 
 
@@ -82,7 +83,12 @@ class RigControl:
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, who: str | None = None, timeout_s: float = _TIMEOUT_S
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        who: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.netloc:
@@ -107,7 +113,8 @@ class RigControl:
         return {entry.node: entry for entry in self._request("status", _ANSWER).controls}
 
     def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
-        """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return the new values by node.
+        """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return the new
+        values by node.
 
         Raises
         ------
@@ -116,13 +123,17 @@ class RigControl:
         TransportError
             If the page, or the node, does not answer.
         """
-        return self._request("control/set", _ANSWER, {"node": node, "parameters": parameters}).values
+        return self._request(
+            "control/set", _ANSWER, {"node": node, "parameters": parameters}
+        ).values
 
     def do(self, node: str, action: str) -> str:
         """Trigger an action of a node; return its answer. Raises as `set`."""
         return self._request("control/do", _ANSWER, {"node": node, "action": action}).text
 
-    def _request(self, path: str, answer: TypeAdapter[T], body: Mapping[str, Json] | None = None) -> T:
+    def _request(
+        self, path: str, answer: TypeAdapter[T], body: Mapping[str, Json] | None = None
+    ) -> T:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         data = None
         if body is not None:
@@ -138,7 +149,9 @@ class RigControl:
         except (OSError, ValueError) as error:
             raise TransportError(
                 f"The live page at {self.url} does not answer",
-                got=getattr(error, "reason", error) if isinstance(error, OSError) else "no answer of a live page",
+                got=getattr(error, "reason", error)
+                if isinstance(error, OSError)
+                else "no answer of a live page",
                 hint="Is the rig running, and its [preview] enabled at this address?",
             ) from None
 
@@ -152,7 +165,9 @@ class RigControl:
             return InputError(text)
         if code == 403:
             return TransportError(
-                f"Access to the live page at {self.url} denied", got=text, hint="Pass its [preview] token."
+                f"Access to the live page at {self.url} denied",
+                got=text,
+                hint="Pass its [preview] token.",
             )
         return TransportError(text or f"The live page at {self.url} answers {code}")
 

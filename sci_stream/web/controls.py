@@ -28,7 +28,10 @@ _MAX_BODY_BYTES = 1 << 14
 _TIMEOUT_S = 10.0
 # Names appear in the log with every change.
 _MAX_NAME = 64
-_UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
+_UNANSWERED = (
+    "The instrument did not answer in time. The request may still take effect: check "
+    "before repeating it."
+)
 
 
 _Name = Annotated[str, Field(min_length=1, max_length=_MAX_NAME)]
@@ -41,9 +44,11 @@ def _printable(text: str) -> str:
 
 
 Ask = Callable[[str, str, Changes, str], Future[ControlAnswer]]
-"""Requests that a node, or all nodes of a kind, set parameters or perform an action, on behalf of an operator.
+"""Requests that a node, or all nodes of a kind, set parameters or perform an action, on behalf of
+an operator.
 
-Takes node, action, parameters and operator (`sci_stream.nodes.sink.operator_commands.OperatorCommands.ask`).
+Takes node, action, parameters and operator
+(`sci_stream.nodes.sink.operator_commands.OperatorCommands.ask`).
 """
 
 
@@ -83,7 +88,9 @@ async def answer(request: Request, display: Display, replays: Replays, ask: Ask 
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
-        result = await asyncio.wait_for(_do(name, body, address, display=display, replays=replays, ask=ask), _TIMEOUT_S)
+        result = await asyncio.wait_for(
+            _do(name, body, address, display=display, replays=replays, ask=ask), _TIMEOUT_S
+        )
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     _LOG.info("The page requested %s %s", name, body)
@@ -91,26 +98,44 @@ async def answer(request: Request, display: Display, replays: Replays, ask: Ask 
 
 
 async def _do(
-    name: str, body: dict[str, Json], address: str, *, display: Display, replays: Replays, ask: Ask | None
+    name: str,
+    body: dict[str, Json],
+    address: str,
+    *,
+    display: Display,
+    replays: Replays,
+    ask: Ask | None,
 ) -> dict[str, Json]:
     where = f"/control/{name}"
     match name:
         case "tone":
             sender = validate_options(_PageRequest, body, where).sender(address)
-            return {"tone": display.set_tone({key: value for key, value in body.items() if key != "who"}, sender)}
+            return {
+                "tone": display.set_tone(
+                    {key: value for key, value in body.items() if key != "who"}, sender
+                )
+            }
         case "replay":
             wanted = validate_options(_ReplayRequest, body, where)
             if wanted.recording:
-                return {"text": await asyncio.to_thread(replays.start, wanted.recording, wanted.iterations)}
+                return {
+                    "text": await asyncio.to_thread(
+                        replays.start, wanted.recording, wanted.iterations
+                    )
+                }
             await asyncio.to_thread(replays.stop)
             return {}
     if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")
     if name not in {"set", "do"}:
         hint = "It is a parameter of the sink: set." if name == "recording" else None
-        raise InputError(f"Unknown control command {name!r}", expected="tone, replay, set or do", hint=hint)
+        raise InputError(
+            f"Unknown control command {name!r}", expected="tone, replay, set or do", hint=hint
+        )
     order = validate_options(_SetRequest if name == "set" else _DoRequest, body, where)
-    answered = await asyncio.wrap_future(ask(order.node, order.action, order.parameters, order.sender(address)))
+    answered = await asyncio.wrap_future(
+        ask(order.node, order.action, order.parameters, order.sender(address))
+    )
     return {"values": answered.values, "text": answered.text}
 
 
@@ -129,15 +154,21 @@ def _finite(text: str) -> float:
 
 
 async def _body(request: Request) -> dict[str, Json]:
-    # A page of another site cannot send this content type without a preflight request, which is never granted.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    # A page of another site cannot send this content type without a preflight request, which is
+    # never granted.
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
         raise InputError("The request body must be JSON", expected="Content-Type: application/json")
     body = b""
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > _MAX_BODY_BYTES:
-                raise InputError("The request body is too long", expected=f"at most {_MAX_BODY_BYTES} bytes")
+                raise InputError(
+                    "The request body is too long", expected=f"at most {_MAX_BODY_BYTES} bytes"
+                )
     except ClientDisconnect:
         raise InputError("The request ended within its body") from None
     try:

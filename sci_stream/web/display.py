@@ -1,4 +1,6 @@
-"""The content of the live page: the newest reconstruction, the tone for all viewers, and the snapshots shown before."""
+"""The content of the live page: the newest reconstruction, the tone for all viewers, and the
+snapshots shown before.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from sci_stream.model import Json, Reconstruction
 from sci_stream.parameters import Changes
 from sci_stream.wire.codec import payload_bytes
 
-# Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
+# Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the
+# screen.
 _SHOWN_BYTES = 256 << 20
 
 
@@ -34,12 +37,16 @@ class Display:
         self._changed = threading.Condition()
         self._newest: tuple[Reconstruction, int] | None = None
         self._view: tuple[Reconstruction, int, ToneSettings] | None = None
-        self._recent: dict[tuple[str, int], Reconstruction] = {}  # by series and seq, the last shown at the end
+        self._recent: dict[
+            tuple[str, int], Reconstruction
+        ] = {}  # by series and seq, the last shown at the end
         self._recent_bytes = 0
         self._closed = False
 
     def publish(self, reconstruction: Reconstruction, now_ns: int) -> None:
-        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
+        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified
+        afterwards.
+        """
         with self._changed:
             self._newest = reconstruction, now_ns
             self.published += 1
@@ -60,8 +67,8 @@ class Display:
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (*self._newest, self.tone)
-                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/tone.md): nothing is encoded without a
-                # viewer.
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/tone.md): nothing is
+                # encoded without a viewer.
                 if wanted is not None and wanted != self._view and self._is_watched():
                     self._view = wanted
                     self.keep(wanted[0])
@@ -70,7 +77,9 @@ class Display:
             return None
 
     def keep(self, reconstruction: Reconstruction) -> None:
-        """Keep a reconstruction that is shown, for its values and stills: in bounded memory, each snapshot once."""
+        """Keep a reconstruction that is shown, for its values and stills: in bounded memory, each
+        snapshot once.
+        """
         key = reconstruction.id.series, reconstruction.id.seq
         with self._changed:
             if key in self._recent:
@@ -93,9 +102,13 @@ class Display:
         return snapshot
 
     def shown_after(self, series: str, seq: int, at_most: int) -> list[Reconstruction]:
-        """Return the first snapshots of a series after a number, of those that were shown and are in memory."""
+        """Return the first snapshots of a series after a number, of those that were shown and are
+        in memory.
+        """
         with self._changed:
-            seqs = sorted(number for name, number in self._recent if name == series and number > seq)
+            seqs = sorted(
+                number for name, number in self._recent if name == series and number > seq
+            )
             return [self._recent[series, number] for number in seqs[:at_most]]
 
     def set_tone(self, changes: Changes, who: str) -> dict[str, Json]:

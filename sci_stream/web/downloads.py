@@ -77,7 +77,11 @@ class _RegionQuery(BaseModel):
 
     @property
     def region(self) -> Region | None:
-        return None if self.width is None or self.height is None else Region(self.x, self.y, self.width, self.height)
+        return (
+            None
+            if self.width is None or self.height is None
+            else Region(self.x, self.y, self.width, self.height)
+        )
 
 
 class _ValuesQuery(_FrameQuery, _RegionQuery):
@@ -87,7 +91,9 @@ class _ValuesQuery(_FrameQuery, _RegionQuery):
 
 
 class _TracesQuery(_RegionQuery):
-    """Snapshots of a series after a number, and a line from (x0, y0) to (x1, y1), if there is one."""
+    """Snapshots of a series after a number, and a line from (x0, y0) to (x1, y1),
+    if there is one.
+    """
 
     series: str = ""
     after: int = -1
@@ -98,7 +104,9 @@ class _TracesQuery(_RegionQuery):
 
 
 class _RefinedQuery(_FrameQuery):
-    """A snapshot to solve again; a ``denoiser`` of a module (``module:Class``) is none that a page may choose."""
+    """A snapshot to solve again; a ``denoiser`` of a module (``module:Class``) is none that a page
+    may choose.
+    """
 
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 40
     denoiser: Annotated[str, Field(max_length=64, pattern=r"^[\w-]*$")] = ""
@@ -115,7 +123,9 @@ class _ClipQuery(BaseModel):
 
 def _query(model: type[Q], request: Request) -> Q:
     """Return the parameters of a request, of its path and its query."""
-    return validate_options(model, {**request.query_params, **request.path_params}, request.url.path)
+    return validate_options(
+        model, {**request.query_params, **request.path_params}, request.url.path
+    )
 
 
 def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
@@ -125,7 +135,8 @@ def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
     long_ones = asyncio.Semaphore(_AT_ONCE)
 
     def threaded(
-        work: Callable[[Request], Response], slots: AbstractAsyncContextManager[None] = nullcontext()
+        work: Callable[[Request], Response],
+        slots: AbstractAsyncContextManager[None] = nullcontext(),
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             async with slots:
@@ -162,7 +173,12 @@ class _Answers:
     def timeline(self, request: Request) -> Response:
         archive = self._hub.archive
         oldest, entries = archive.timeline(_query(_TimelineQuery, request).after)
-        listing = {"oldest": oldest, "bytes": archive.n_bytes, "max_bytes": archive.max_bytes, "snapshots": entries}
+        listing = {
+            "oldest": oldest,
+            "bytes": archive.n_bytes,
+            "max_bytes": archive.max_bytes,
+            "snapshots": entries,
+        }
         return JSONResponse(listing)
 
     def picture(self, request: Request) -> Response:
@@ -170,7 +186,8 @@ class _Answers:
         picture = self._hub.archive.get(wanted.number)
         if picture is None:
             raise InputError(
-                "This picture is no longer kept", hint="Pictures of the last minutes are kept, in bounded memory."
+                "This picture is no longer kept",
+                hint="Pictures of the last minutes are kept, in bounded memory.",
             )
         if picture.codec != JPEG and wanted.codec != H264:
             picture = as_jpeg(picture)
@@ -205,9 +222,13 @@ class _Answers:
 
     def clip(self, request: Request) -> Response:
         wanted = _query(_ClipQuery, request)
-        pictures = self._hub.archive.last(wanted.seconds, None if wanted.until < 0 else wanted.until)
+        pictures = self._hub.archive.last(
+            wanted.seconds, None if wanted.until < 0 else wanted.until
+        )
         clip, first, last = make_clip(pictures), pictures[0].header, pictures[-1].header
-        return _download(clip, f"{first['series']}_{first['seq']:06d}-{last['seq']:06d}.mp4", "video/mp4")
+        return _download(
+            clip, f"{first['series']}_{first['seq']:06d}-{last['seq']:06d}.mp4", "video/mp4"
+        )
 
     def refined(self, request: Request) -> Response:
         wanted = _query(_RefinedQuery, request)
@@ -216,7 +237,10 @@ class _Answers:
         return self._message(refined, method=wanted.denoiser)
 
     def recordings(self, _: Request) -> Response:
-        listing = {"recordings": [asdict(entry) for entry in self._replays.entries()], "replay": self._replays.state()}
+        listing = {
+            "recordings": [asdict(entry) for entry in self._replays.entries()],
+            "replay": self._replays.state(),
+        }
         return Response(json.dumps(listing, default=str), media_type="application/json")
 
     def recording(self, request: Request) -> Response:
@@ -229,7 +253,9 @@ class _Answers:
 
     def error(self, request: Request) -> Response:
         shown, frame = self._shown(request)
-        return Response(error_png(shown, frame, self._replays.calibration_of(shown)), media_type="image/png")
+        return Response(
+            error_png(shown, frame, self._replays.calibration_of(shown)), media_type="image/png"
+        )
 
     def recorded(self, request: Request) -> Response:
         index = _query(_RecordedQuery, request).index
@@ -240,7 +266,9 @@ class _Answers:
         return self._replays.path_of(request.path_params["name"])
 
     def _message(self, shown: Reconstruction, **more: Json) -> Response:
-        """Return a snapshot that is not live, as a picture is sent, and keep it for values and stills."""
+        """Return a snapshot that is not live, as a picture is sent, and keep it for values and
+        stills.
+        """
         self._display.keep(shown)
         tone, bit_depth = self._display.tone, self._display.bit_depth
         rendered = render_snapshot(shown, -1, unix_ns(), tone=tone, bit_depth=bit_depth, more=more)
@@ -260,8 +288,9 @@ def _download(content: bytes, name: str, media_type: str) -> Response:
 def zip_still(reconstruction: Reconstruction, tone: ToneSettings) -> bytes:
     """Return a zip archive of a reconstruction.
 
-    It contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W, DN)
-    without tone, ``coded.png`` with the counts if they are integers, and the description ``snapshot.json``.
+    It contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and
+    ``counts`` (H, W, DN) without tone, ``coded.png`` with the counts if they are integers, and the
+    description ``snapshot.json``.
     """
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
@@ -310,17 +339,27 @@ def make_clip(pictures: list[Picture]) -> bytes:
     Raises `InputError` if there are none, or not all in H.264.
     """
     if not pictures:
-        raise InputError("There is no video of that time", hint="Wait for the first video, or choose a longer time.")
+        raise InputError(
+            "There is no video of that time",
+            hint="Wait for the first video, or choose a longer time.",
+        )
     width, height = pictures[0].header["shown_px"]
-    if any(picture.codec == JPEG or picture.header["shown_px"] != [width, height] for picture in pictures):
+    if any(
+        picture.codec == JPEG or picture.header["shown_px"] != [width, height]
+        for picture in pictures
+    ):
         hint = "Install the extra 'video', or export a recording."
         raise InputError("These pictures are kept as JPEG", expected="H.264", hint=hint)
-    snapshots = [(picture.header["acquired_ns"] // 1_000_000, picture.frames) for picture in pictures]
+    snapshots = [
+        (picture.header["acquired_ns"] // 1_000_000, picture.frames) for picture in pictures
+    ]
     return h264.mp4(snapshots, height, width, snapshot_interval_ns(pictures) / 1e6)
 
 
 def snapshot_interval_ns(pictures: list[Picture]) -> float:
-    """Return the median interval between consecutive snapshots, ns; a second if there is no pair of them."""
+    """Return the median interval between consecutive snapshots, ns; a second if there is no pair of
+    them.
+    """
     headers = [picture.header for picture in pictures]
     steps = [
         (after["acquired_ns"] - before["acquired_ns"]) / (after["seq"] - before["seq"])

@@ -1,4 +1,6 @@
-"""H.264 for the live page: every snapshot begins with a key frame, so that each can be sent, skipped and kept alone."""
+"""H.264 for the live page: every snapshot begins with a key frame, so that each can be sent,
+skipped and kept alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from sci_stream.errors import require_optional
 _CRF = 20
 # A scene cut may take the bits of this long; the next snapshots then take fewer.
 _BUFFER_S = 1.0
-# The bound holds for the frame rate that the encoder was opened with; it is reopened if that changes by this factor.
+# The bound holds for the frame rate that the encoder was opened with; it is reopened if that
+# changes by this factor.
 _PACE_CHANGE = 1.3
 _SPS = 7
 
@@ -52,24 +55,34 @@ class SnapshotEncoder:
 
         Returns
         -------
-        The codec as browsers name it, such as ``"avc1.42c01f"``, and one Annex B access unit per frame.
+        The codec as browsers name it, such as ``"avc1.42c01f"``, and one Annex B access unit per
+        frame.
         """
         frames = _even(frames)
         fps = float(np.clip(len(frames) / interval_s, 1.0, 1000.0))
         pace = max(fps, self._fps) / max(min(fps, self._fps), 1e-9)
         if self._context is None or self._made_for != frames.shape or pace > _PACE_CHANGE:
-            self._context, self._made_for, self._fps = self._make(frames.shape, fps), frames.shape, fps
+            self._context, self._made_for, self._fps = (
+                self._make(frames.shape, fps),
+                frames.shape,
+                fps,
+            )
         units: list[bytes] = []
         for index, image in enumerate(frames):
-            # OpenCV converts in half of FFmpeg's time; it uses the matrix of BT.601, which the stream declares.
+            # OpenCV converts in half of FFmpeg's time; it uses the matrix of BT.601, which the
+            # stream declares.
             rgb = cv2.cvtColor(image, cv2.COLOR_GRAY2RGB) if image.ndim == 2 else image
-            frame = self._av.VideoFrame.from_ndarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p")
+            frame = self._av.VideoFrame.from_ndarray(
+                cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p"
+            )
             frame.pts, self._pts = self._pts, self._pts + 1
             if index == 0:
                 frame.pict_type = self._av.video.frame.PictureType.I
             units.extend(bytes(packet) for packet in self._context.encode(frame))
         if len(units) != len(frames):
-            raise ValueError(f"the encoder returned {len(units)} access units for {len(frames)} frames")
+            raise ValueError(
+                f"the encoder returned {len(units)} access units for {len(frames)} frames"
+            )
         return codec_name(units[0]), units
 
     def _make(self, shape: tuple[int, ...], fps: float) -> Any:
@@ -85,7 +98,8 @@ class SnapshotEncoder:
             "crf": str(_CRF),
             "forced-idr": "1",
             "x264-params": f"keyint=infinite:scenecut=0:repeat-headers=1:vbv-maxrate={kbit}"
-            f":vbv-bufsize={round(kbit * _BUFFER_S)}:colorprim=bt709:transfer=bt709:colormatrix=smpte170m:range=tv",
+            f":vbv-bufsize={round(kbit * _BUFFER_S)}"
+            ":colorprim=bt709:transfer=bt709:colormatrix=smpte170m:range=tv",
         }
         context.open()
         return context
@@ -119,20 +133,34 @@ def decode(units: Sequence[bytes], height: int, width: int) -> U8:
     return np.stack(frames)[:, :height, :width]
 
 
-def mp4(snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float) -> bytes:
-    """Return one or more snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again."""
+def mp4(
+    snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float
+) -> bytes:
+    """Return one or more snapshots, ``(time_ms, access units)``, as MP4 at their true times,
+    without encoding again.
+    """
     av = require_optional("av", "video", "MP4")
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=1000)
-        stream.height, stream.width, stream.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
+        stream.height, stream.width, stream.pix_fmt = (
+            height + height % 2,
+            width + width % 2,
+            "yuv420p",
+        )
         stream.time_base = Fraction(1, 90_000)
         begin_ms, last = snapshots[0][0], -1
         for time_ms, units in snapshots:
             for index, unit in enumerate(units):
                 packet = av.Packet(unit)
-                at = max(last + 1, round(((time_ms - begin_ms) + index * period_ms / len(units)) * 90))
+                at = max(
+                    last + 1, round(((time_ms - begin_ms) + index * period_ms / len(units)) * 90)
+                )
                 packet.pts = packet.dts = last = at
-                packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 90_000), stream, index == 0
+                packet.time_base, packet.stream, packet.is_keyframe = (
+                    Fraction(1, 90_000),
+                    stream,
+                    index == 0,
+                )
                 container.mux(packet)
     return file.getvalue()

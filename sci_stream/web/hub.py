@@ -1,4 +1,6 @@
-"""The viewers of the live page, with the latest image, the status and the kept pictures for them."""
+"""The viewers of the live page, with the latest image,
+the status and the kept pictures for them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ from sci_stream.web.archive import CODED_EVERY_NS, TAIL, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
 HEARTBEAT_S = 1.0
-"""The status is sent at least this often, so that the page can distinguish a quiet rig from a lost connection."""
+"""The status is sent at least this often, so that the page can distinguish a quiet rig from a lost
+connection."""
 
 # Images a viewer may have unacknowledged: one in transit while another is being shown.
 _WINDOW = 2
 
 
 class Viewer:
-    """A browser or stream reader: sent and acknowledged images, and its wake-up event. ``codec`` is jpeg or h264."""
+    """A browser or stream reader: sent and acknowledged images, and its wake-up event.
+
+    ``codec`` is jpeg or h264.
+    """
 
     def __init__(self, codec: str) -> None:
         self.codec = codec
@@ -60,10 +66,10 @@ class Viewer:
 class Hub:
     """The latest image and status, and the viewers.
 
-    `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
-    the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
-    ``archive`` has the kept pictures; ``on_join`` is called with each new viewer; ``counters`` returns further
-    entries of the preview's status.
+    `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop;
+    everything else runs on the loop. There is one slot for the latest image, not a queue: a slow
+    viewer costs no memory. ``archive`` has the kept pictures; ``on_join`` is called with each new
+    viewer; ``counters`` returns further entries of the preview's status.
     """
 
     def __init__(
@@ -91,12 +97,16 @@ class Hub:
         self._on_join, self._counters = on_join, counters
 
     def show(self, pictures: dict[str, Picture]) -> None:
-        """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""
+        """Replace the latest image, by codec; called from one thread at a time.
+
+        Without viewers it is not kept.
+        """
         if not self.viewers:
             return
         now_s = time.monotonic()
         before, after = (next(iter(shown.values()), None) for shown in (self.latest, pictures))
-        # The same reconstruction in another tone is no new snapshot: it must not enter the estimate of the pace.
+        # The same reconstruction in another tone is no new snapshot: it must not enter the estimate
+        # of the pace.
         if before is None or after is None or before.published_ns != after.published_ns:
             if before is not None:
                 self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
@@ -128,7 +138,10 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer. Nothing is encoded without viewers, so the last one also clears the image."""
+        """Remove a viewer.
+
+        Nothing is encoded without viewers, so the last one also clears the image.
+        """
         self.viewers.discard(viewer)
         if not self.viewers:
             self.latest = {}
@@ -143,13 +156,18 @@ class Hub:
             "history": self.history.samples(TAIL),
         }
         # Through text: the status may contain paths and enumerations.
-        status: dict[str, Json] = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
+        status: dict[str, Json] = json.loads(
+            json.dumps({**self.status, "preview": preview}, default=str)
+        )
         return status
 
     @property
     def open_recording(self) -> str:
         """Name of the file that is being written, ``""`` if none."""
         recording = self.status.get("recording")
-        if not isinstance(recording, dict) or recording.get("state") not in {"recording", "closing"}:
+        if not isinstance(recording, dict) or recording.get("state") not in {
+            "recording",
+            "closing",
+        }:
             return ""
         return Path(str(recording.get("file", ""))).name

@@ -45,7 +45,11 @@ class Region:
         part = image[..., y : max(self.y + self.height, 0), x : max(self.x + self.width, 0)]
         if part.size == 0:
             height, width = image.shape[-2:]
-            raise InputError("The region is outside the picture", expected=f"within {width}×{height}", got=f"{self}")
+            raise InputError(
+                "The region is outside the picture",
+                expected=f"within {width}×{height}",
+                got=f"{self}",
+            )
         return part
 
 
@@ -59,13 +63,20 @@ class Line:
     y1: int
 
     def of(self, video: Array) -> Array:
-        """Return the pixels nearest to the line, (B, L), with one for each step of the longer direction.
+        """Return the pixels nearest to the line, (B, L), with one for each step of the longer
+        direction.
 
         Raises `InputError` if an end lies outside the picture.
         """
         height, width = video.shape[-2:]
-        if not all(0 <= x < width and 0 <= y < height for x, y in ((self.x0, self.y0), (self.x1, self.y1))):
-            raise InputError("The line ends outside the picture", expected=f"within {width}×{height}", got=f"{self}")
+        if not all(
+            0 <= x < width and 0 <= y < height for x, y in ((self.x0, self.y0), (self.x1, self.y1))
+        ):
+            raise InputError(
+                "The line ends outside the picture",
+                expected=f"within {width}×{height}",
+                got=f"{self}",
+            )
         n = max(abs(self.x1 - self.x0), abs(self.y1 - self.y0)) + 1
         x = np.rint(np.linspace(self.x0, self.x1, n)).astype(np.intp)
         y = np.rint(np.linspace(self.y0, self.y1, n)).astype(np.intp)
@@ -73,11 +84,12 @@ class Line:
 
 
 def traces(snapshots: Sequence[Reconstruction], line: Line | None, region: Region | None) -> bytes:
-    """Return the video of some snapshots along a line, and the means of a region: all frames, one after the other.
+    """Return the video of some snapshots along a line, and the means of a region: all frames, one
+    after the other.
 
-    A little-endian uint32 with the length of a header, the header as JSON, then float32: for each snapshot its means
-    (B), and its pixels along the line, if there is one, (B, L, C): C = 3 for a mosaic, of whose 2×2 pixels each has
-    red, green and blue.
+    A little-endian uint32 with the length of a header, the header as JSON, then float32: for each
+    snapshot its means (B), and its pixels along the line, if there is one, (B, L, C): C = 3 for a
+    mosaic, of whose 2×2 pixels each has red, green and blue.
     """
     parts: list[bytes] = []
     described, n_colours = [], 1
@@ -87,10 +99,21 @@ def traces(snapshots: Sequence[Reconstruction], line: Line | None, region: Regio
         along = None if line is None else np.moveaxis(line.of(colours), 0, -1)
         n_colours = len(colours)
         means = (video if region is None else region.of(video)).mean((1, 2), dtype=np.float64)
-        described.append({"seq": snapshot.id.seq, "acquired_ns": snapshot.times.acquired_ns, "n_frames": len(video)})
-        parts += [means.astype("<f4").tobytes(), b"" if along is None else along.astype("<f4").tobytes()]
+        described.append(
+            {
+                "seq": snapshot.id.seq,
+                "acquired_ns": snapshot.times.acquired_ns,
+                "n_frames": len(video),
+            }
+        )
+        parts += [
+            means.astype("<f4").tobytes(),
+            b"" if along is None else along.astype("<f4").tobytes(),
+        ]
     n_points = 0 if line is None else max(abs(line.x1 - line.x0), abs(line.y1 - line.y0)) + 1
-    header = json.dumps({"n_points": n_points, "n_colours": n_colours, "snapshots": described}).encode()
+    header = json.dumps(
+        {"n_points": n_points, "n_colours": n_colours, "snapshots": described}
+    ).encode()
     padding = b" " * (-len(header) % 4)
     return b"".join((struct.pack("<I", len(header + padding)), header, padding, *parts))
 
@@ -105,9 +128,11 @@ def _quads(mosaic: Array, bayer: BayerPhase) -> Array:
 def describe_region(
     reconstruction: Reconstruction, frame: int, region: Region | None, bit_depth: int | None
 ) -> dict[str, Json]:
-    """Return the statistics of a region of a frame (``video``, 0–1) and of the coded snapshot (``counts``, DN).
+    """Return the statistics of a region of a frame (``video``, 0–1) and of the coded snapshot
+    (``counts``, DN).
 
-    ``focus`` is a figure to maximise while focusing; see `focus_figure`. ``saturated`` is a fraction of the pixels.
+    ``focus`` is a figure to maximise while focusing; see `focus_figure`. ``saturated`` is a
+    fraction of the pixels.
     """
     video = reconstruction.video[_frame(reconstruction, frame)]
     counts = reconstruction.counts
@@ -135,7 +160,8 @@ def _statistics(values: Array) -> dict[str, float | None]:
 
 
 def focus_figure(image: Array, *, mosaic: bool) -> float | None:
-    """Return the mean squared gradient (Tenengrad) over the squared mean: independent of exposure; None if too small.
+    """Return the mean squared gradient (Tenengrad) over the squared mean: independent of exposure;
+    None if too small.
 
     Krotkov, *Focusing*, IJCV 1988. Of a mosaic, only the first colour is used.
     """
@@ -149,14 +175,19 @@ def focus_figure(image: Array, *, mosaic: bool) -> float | None:
 
 
 def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> dict[str, Json]:
-    """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or None.
+    """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or
+    None.
 
     ``rgb`` is None for a monochrome camera, else the rows of red, of green and of blue, demosaiced.
 
     Raises `InputError` if the region is too large or outside the picture.
     """
     if region.width * region.height > _MAX_VALUES:
-        raise InputError("Too many pixel values", expected=f"at most {_MAX_VALUES}", got=region.width * region.height)
+        raise InputError(
+            "Too many pixel values",
+            expected=f"at most {_MAX_VALUES}",
+            got=region.width * region.height,
+        )
     picture = reconstruction.video[_frame(reconstruction, frame)]
     video = region.of(picture).astype(np.float64)
     counts = None if reconstruction.counts is None else region.of(reconstruction.counts)
@@ -164,7 +195,9 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
         "x": max(region.x, 0),
         "y": max(region.y, 0),
         "video": _rows(np.round(video, _DIGITS)),
-        "rgb": None if reconstruction.bayer is None else _colours(picture, region, reconstruction.bayer),
+        "rgb": None
+        if reconstruction.bayer is None
+        else _colours(picture, region, reconstruction.bayer),
         "counts": None if counts is None else _rows(counts),
     }
 
@@ -172,9 +205,14 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
 def _colours(mosaic: Array, region: Region, bayer: BayerPhase) -> list[Json]:
     """Return the rows of red, green and blue of a region, from its pixels and those around them."""
     x, y = max(region.x - _MARGIN, 0) // 2 * 2, max(region.y - _MARGIN, 0) // 2 * 2
-    bottom, right = (region.y + region.height + _MARGIN) // 2 * 2, (region.x + region.width + _MARGIN) // 2 * 2
+    bottom, right = (
+        (region.y + region.height + _MARGIN) // 2 * 2,
+        (region.x + region.width + _MARGIN) // 2 * 2,
+    )
     around = mosaic[y:bottom, x:right]
-    levels = np.rint(np.clip(np.nan_to_num(around.astype(np.float32)), 0, 1) * _LEVELS).astype(np.uint16)
+    levels = np.rint(np.clip(np.nan_to_num(around.astype(np.float32)), 0, 1) * _LEVELS).astype(
+        np.uint16
+    )
     inside = Region(region.x - x, region.y - y, region.width, region.height)
     planes = np.moveaxis(demosaic(levels[None], bayer)[0], -1, 0)
     return [_rows(np.round(inside.of(plane) / _LEVELS, _DIGITS)) for plane in planes]
@@ -191,7 +229,9 @@ def error_png(reconstruction: Reconstruction, frame: int, calibration: Calibrati
     """Return the estimated error of a frame as PNG: white from a tenth of full scale on."""
     index = _frame(reconstruction, frame)
     estimate = error_estimate(reconstruction, calibration)[index : index + 1]
-    of_pixels = estimate if reconstruction.bayer is None else _quads(estimate, reconstruction.bayer).mean(0)
+    of_pixels = (
+        estimate if reconstruction.bayer is None else _quads(estimate, reconstruction.bayer).mean(0)
+    )
     share = cv2.resize(of_pixels[0], reconstruction.video.shape[:0:-1]) / _LARGE_ERROR
     return encode_png((255 * np.clip(share, 0, 1)).astype(np.uint8))
 
@@ -199,7 +239,9 @@ def error_png(reconstruction: Reconstruction, frame: int, calibration: Calibrati
 def frame_png(reconstruction: Reconstruction, frame: int, tone: ToneSettings) -> bytes:
     """Return a frame as it is shown, at the sensor's resolution, as PNG."""
     index = _frame(reconstruction, frame)
-    return encode_png(render(reconstruction.video[index : index + 1], reconstruction.bayer, tone)[0])
+    return encode_png(
+        render(reconstruction.video[index : index + 1], reconstruction.bayer, tone)[0]
+    )
 
 
 def coded_jpeg(reconstruction: Reconstruction, tone: ToneSettings) -> bytes:

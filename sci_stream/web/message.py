@@ -1,8 +1,8 @@
 """The live page's binary message: one reconstruction as images.
 
-Layout: a little-endian uint32 with the length of the header, the header as JSON, then parts, whose sizes are in the
-header: the B video frames, as JPEG or as access units of H.264 (``codec``), and, if ``coded`` is true, the coded
-snapshot as JPEG.
+Layout: a little-endian uint32 with the length of the header, the header as JSON, then parts, whose
+sizes are in the header: the B video frames, as JPEG or as access units of H.264 (``codec``), and,
+if ``coded`` is true, the coded snapshot as JPEG.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ U8 = npt.NDArray[np.uint8]
 
 
 class PictureHeader(TypedDict):
-    """The members of a message's header that the server uses; the page uses them all (`render_snapshot`)."""
+    """The members of a message's header that the server uses; the page uses them all
+    (`render_snapshot`).
+    """
 
     number: int
     """Number of the image, acknowledged by viewers."""
@@ -48,7 +50,9 @@ class PictureHeader(TypedDict):
 
 @dataclass(frozen=True)
 class Picture:
-    """A reconstruction as it is sent; ``coded`` and ``drawn``, the picture of an analysis, are JPEGs."""
+    """A reconstruction as it is sent; ``coded`` and ``drawn``, the picture of an analysis, are
+    JPEGs.
+    """
 
     header: PictureHeader
     codec: str = ""
@@ -74,7 +78,9 @@ class Picture:
 
     @property
     def message(self) -> bytes:
-        """The binary message, made for each use: kept, it would double the memory of the page's history."""
+        """The binary message, made for each use: kept, it would double the memory of the page's
+        history.
+        """
         parts = [*self.frames, *(part for part in (self.coded, self.drawn) if part is not None)]
         there = {"coded": self.coded is not None, "drawn": self.drawn is not None}
         header = {**self.header, "codec": self.codec, **there, "sizes": [*map(len, parts)]}
@@ -96,12 +102,14 @@ def render_snapshot(
     bit_depth: int | None = None,
     more: Mapping[str, Json] | None = None,
 ) -> tuple[Picture, U8]:
-    """Render a reconstruction, with ``more`` entries in its header; return it without its frames, and those.
+    """Render a reconstruction, with ``more`` entries in its header; return it without its frames,
+    and those.
 
     The frames are (B, H, W[, 3]).
 
-    ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
-    arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
+    ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which
+    the reconstruction arrived: showing it again in another tone keeps it. ``bit_depth`` is the
+    sensor's, if known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = np.stack([shrink(frame, _MAX_PX) for frame in video])
@@ -117,7 +125,11 @@ def render_snapshot(
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
-    drawn = None if reconstruction.picture is None else encode_jpeg(shrink(reconstruction.picture, _MAX_PX))
+    drawn = (
+        None
+        if reconstruction.picture is None
+        else encode_jpeg(shrink(reconstruction.picture, _MAX_PX))
+    )
     return Picture(cast(PictureHeader, header), coded=coded, drawn=drawn), frames
 
 
@@ -148,7 +160,9 @@ def description(reconstruction: Reconstruction) -> dict[str, Json]:
 
 
 def merge_patch(old: dict[str, Json], new: dict[str, Json]) -> dict[str, Json]:
-    """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for removed ones."""
+    """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for
+    removed ones.
+    """
     patch: dict[str, Json] = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)
@@ -174,8 +188,8 @@ def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Json]:
     counts
         (H, W), DN.
     bit_depth
-        Bit depth of the sensor; None to estimate it from the brightest pixel. For floating-point counts the bins end at
-        the brightest pixel.
+        Bit depth of the sensor; None to estimate it from the brightest pixel. For floating-point
+        counts the bins end at the brightest pixel.
     """
     sample = np.nan_to_num(counts[::_STEP, ::_STEP])
     brightest = float(counts.max()) if counts.dtype.kind in "iu" else float(sample.max(initial=0.0))
@@ -185,4 +199,9 @@ def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Json]:
     else:
         top = brightest or 1.0
     bins, _ = np.histogram(sample, bins=BINS, range=(0.0, top + 1e-6))
-    return {"bins": bins.tolist(), "top_dn": top, "mean_dn": float(sample.mean()), "max_dn": brightest}
+    return {
+        "bins": bins.tolist(),
+        "top_dn": top,
+        "mean_dn": float(sample.mean()),
+        "max_dn": brightest,
+    }

@@ -38,17 +38,22 @@ _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
 
 def rig_tone(section: PreviewSection) -> ToneSettings:
     """Return the tone at the start, which the rig names."""
-    same = {field.name: getattr(section, field.name) for field in fields(ToneSettings) if field.name != "gains"}
+    same = {
+        field.name: getattr(section, field.name)
+        for field in fields(ToneSettings)
+        if field.name != "gains"
+    }
     return ToneSettings(gains=section.white_gains, **same)
 
 
 class WebPreview:
     """Serve the live page in one thread and encode images in another, only while there are viewers.
 
-    Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
+    Both keep only the newest image. `publish` and `set_status` may be called from any thread and
+    never block.
 
-    The page lists the files of the folder ``recordings``. ``ask`` requests operations beyond the page, of the sink and
-    of nodes; None if not available.
+    The page lists the files of the folder ``recordings``. ``ask`` requests operations beyond the
+    page, of the sink and of nodes; None if not available.
 
     Raises `InputError` if the host is beyond loopback and there is no token.
     """
@@ -56,7 +61,8 @@ class WebPreview:
     def __init__(self, section: PreviewSection, recordings: Path, ask: Ask | None = None) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
-                f"The live page would listen on {section.host}, beyond this machine, without a token",
+                f"The live page would listen on {section.host}, beyond this machine, without a "
+                "token",
                 expected="a token, or a loopback host such as 127.0.0.1",
                 hint="Otherwise anyone on the network could watch.",
             )
@@ -101,14 +107,20 @@ class WebPreview:
             hint="Another program may use the port: choose another, or 0 for any free one.",
         )
         port = listener.getsockname()[1]
-        # Browsers share cookies between the ports of a host: two rigs on one host must not overwrite each other's
-        # token.
+        # Browsers share cookies between the ports of a host: two rigs on one host must not
+        # overwrite each other's token.
         cookie = f"sci_stream_{port}"
         token = section.token or None
-        app = make_app(self._hub, self.display, self._ask, self._replays, token=token, cookie=cookie)
+        app = make_app(
+            self._hub, self.display, self._ask, self._replays, token=token, cookie=cookie
+        )
         login = BrowserLogin(cookie, token_page)
-        guarded = AccessMiddleware(app, "preview", token, self.refused, login, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
-        self._server = HttpServer(guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True)
+        guarded = AccessMiddleware(
+            app, "preview", token, self.refused, login, per_s=_VISITS_PER_S, burst=_VISITS_BURST
+        )
+        self._server = HttpServer(
+            guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True
+        )
         self._encoder = threading.Thread(target=self._encode, name="preview-encoder", daemon=True)
         self._encoder.start()
         self.url = address(section.host, port, None)
@@ -121,13 +133,17 @@ class WebPreview:
         self._replays.series_started(info, calibration)
 
     def publish(self, reconstruction: Reconstruction) -> None:
-        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
+        """Show a reconstruction unless a newer one arrives first; its arrays must not be modified
+        afterwards.
+        """
         now_ns = unix_ns()
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
     def set_status(self, status: dict[str, Json], solvers: dict[str, Json] | None = None) -> None:
-        """Show a status on the page and under ``/status``; ``solvers`` are the settings of the rig's solvers by id."""
+        """Show a status on the page and under ``/status``; ``solvers`` are the settings of the
+        rig's solvers by id.
+        """
         self._solvers = solvers or {}
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
@@ -170,7 +186,9 @@ class WebPreview:
             shown, time_ns, tone = view
             try:
                 depth = self.display.bit_depth
-                rendered = render_snapshot(shown, self._encoded, time_ns, tone=tone, bit_depth=depth)
+                rendered = render_snapshot(
+                    shown, self._encoded, time_ns, tone=tone, bit_depth=depth
+                )
                 pictures = self._encoded_pictures(*rendered)
             except Exception:  # an image that cannot be encoded must not end the preview
                 self._failures += 1

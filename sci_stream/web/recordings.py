@@ -33,7 +33,8 @@ _THUMBNAIL_PX = 96
 _REFINED = " refined"
 MAX_ITERATIONS = 200
 """Of a replay: more change nothing that can be seen."""
-# A person waits for a refined snapshot, but not for a recording. Solves of the rig on this host go before both.
+# A person waits for a refined snapshot, but not for a recording. Solves of the rig on this host go
+# before both.
 _NICE_REFINING, _NICE_REPLAYING = 5, 19
 _STOP_S = 5.0
 _COMMAND = (sys.executable, "-P", "-m", "sci_stream", "replay")
@@ -56,16 +57,26 @@ class RecordingEntry:
 
 @lru_cache(maxsize=4 * _MAX_RECORDINGS)
 def _described(path: Path, _modified_s: float, _size: int) -> tuple[Any, ...]:
-    """Return state, series, ledger, parent and number of events of a recording; read again once it has changed."""
+    """Return state, series, ledger, parent and number of events of a recording; read again once it
+    has changed.
+    """
     if path.suffix != ".h5":
         return ("movie",)
     try:
         with Recording(path) as recording:
-            state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
+            state = (
+                "clean" if recording.clean else "continued" if recording.finished else "unfinished"
+            )
             ledger = json.loads(json.dumps(recording.ledger))
             events = recording.notes.get("events")
             count = len(events) if isinstance(events, list) else 0
-            return state, recording.info.series, ledger, str((recording.parent or {}).get("file", "")), count
+            return (
+                state,
+                recording.info.series,
+                ledger,
+                str((recording.parent or {}).get("file", "")),
+                count,
+            )
     except DAMAGE:
         return ("unreadable",)
 
@@ -81,7 +92,8 @@ def _recorded_files(folder: Path) -> dict[Path, os.stat_result]:
 
 
 def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
-    """Return a snapshot of a recording by its place, its series named as the file, and the number of snapshots.
+    """Return a snapshot of a recording by its place, its series named as the file, and the number
+    of snapshots.
 
     Raises `InputError` if there is none; `FileFormatError` if it is not a recording.
     """
@@ -96,7 +108,10 @@ def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
 
 @lru_cache(maxsize=_MAX_RECORDINGS)
 def thumbnail(path: Path, _modified_s: float) -> bytes:
-    """Return a small picture from the middle of a recording, as JPEG. Raises as `recorded_snapshot`."""
+    """Return a small picture from the middle of a recording, as JPEG.
+
+    Raises as `recorded_snapshot`.
+    """
     with Recording(path) as recording:
         seqs = recording.video_seqs or recording.raw_seqs
         if not seqs:
@@ -112,11 +127,14 @@ def thumbnail(path: Path, _modified_s: float) -> bytes:
 class Replays:
     """The recordings in a rig's ``folder``, and replays of them, one at a time. Thread-safe.
 
-    A replay is ``sci-stream replay`` in a process of lower priority on this host. ``open_name`` returns the name of
-    the file that is being written, ``solvers`` the settings of the rig's solvers by id.
+    A replay is ``sci-stream replay`` in a process of lower priority on this host. ``open_name``
+    returns the name of the file that is being written, ``solvers`` the settings of the rig's
+    solvers by id.
     """
 
-    def __init__(self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], dict[str, Json]]) -> None:
+    def __init__(
+        self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], dict[str, Json]]
+    ) -> None:
         self._folder, self._open_name, self._solvers = folder, open_name, solvers
         self._series: tuple[SeriesInfo, Calibration] | None = None
         self._lock = threading.Lock()
@@ -125,20 +143,29 @@ class Replays:
         self._state: dict[str, Json] = {}
 
     def entries(self) -> list[RecordingEntry]:
-        """Return the newest 200 recorded files of the folder, newest first, with the ledger of each recording."""
+        """Return the newest 200 recorded files of the folder, newest first, with the ledger of each
+        recording.
+        """
         entries = []
         for path, stat in list(_recorded_files(self._folder).items())[:_MAX_RECORDINGS]:
             size, modified_s = stat.st_size, stat.st_mtime
-            about = ("open",) if path.name == self._open_name() else _described(path, modified_s, size)
+            about = (
+                ("open",) if path.name == self._open_name() else _described(path, modified_s, size)
+            )
             entries.append(RecordingEntry(path.name, size, modified_s, *about))
         return entries
 
     def path_of(self, name: str) -> Path:
-        """Return the path of a file in the list. Raises `InputError` if there is none, or it is being written."""
+        """Return the path of a file in the list.
+
+        Raises `InputError` if there is none, or it is being written.
+        """
         # From the list: a name that is not in it, such as "../secret", is no recording.
         known = {path.name: path for path in _recorded_files(self._folder)}
         if name not in known:
-            raise InputError(f"There is no recording {name!r}", hint="The list shows what there is.")
+            raise InputError(
+                f"There is no recording {name!r}", hint="The list shows what there is."
+            )
         if name == self._open_name():
             raise InputError(f"{name} is still being written", hint="Stop the recording first.")
         return known[name]
@@ -148,7 +175,10 @@ class Replays:
         self._series = info, calibration
 
     def calibration_of(self, shown: Reconstruction) -> Calibration:
-        """Return the calibration of a live or a recorded snapshot. Raises `InputError` if its series is over."""
+        """Return the calibration of a live or a recorded snapshot.
+
+        Raises `InputError` if its series is over.
+        """
         if self._series is not None and self._series[1].hash == shown.calibration_hash:
             return self._series[1]
         with Recording(self.path_of(shown.id.series)) as recording:
@@ -159,8 +189,8 @@ class Replays:
 
         ``denoiser`` is one by name, the rig's if empty.
 
-        Raises `InputError` if it is not of the running series, or came without its coded snapshot; `EnvironmentFault`
-        if the replay fails, or another one is running.
+        Raises `InputError` if it is not of the running series, or came without its coded snapshot;
+        `EnvironmentFault` if the replay fails, or another one is running.
         """
         series = self._series
         if series is None or series[0].series != shown.id.series or shown.counts is None:
@@ -173,46 +203,69 @@ class Replays:
         other = ("--denoiser", denoiser) if denoiser else ()
         with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
             source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
-            with RecordingWriter(source, info, calibration, video=False, first_seq=shown.id.seq) as writer:
+            with RecordingWriter(
+                source, info, calibration, video=False, first_seq=shown.id.seq
+            ) as writer:
                 writer.notes["solvers"] = self._solvers()
                 writer.write_reconstruction(shown)
                 writer.close()
-            process = self._begin(source, out, iterations, {"source": f"snapshot {shown.id.seq}"}, *other)
+            process = self._begin(
+                source, out, iterations, {"source": f"snapshot {shown.id.seq}"}, *other
+            )
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REFINING)
             if process.wait() or not out.exists():
-                raise EnvironmentFault("The snapshot was not refined", got=self.state()["error"] or "stopped")
+                raise EnvironmentFault(
+                    "The snapshot was not refined", got=self.state()["error"] or "stopped"
+                )
             with Recording(out) as recording:
                 refined = recording.reconstruction(shown.id.seq)
         ident = replace(shown.id, series=f"{info.series}{_REFINED}")
-        return replace(refined, id=ident, counts=shown.counts, picture=shown.picture, device=shown.device)
+        return replace(
+            refined, id=ident, counts=shown.counts, picture=shown.picture, device=shown.device
+        )
 
     def start(self, name: str, iterations: int) -> str:
-        """Replay a recording into a new one beside it, without the GPUs of the rig; return its name.
+        """Replay a recording into a new one beside it, without the GPUs of the rig; return its
+        name.
 
-        Raises `InputError` if the recording is not in the list, or the new one exists; `EnvironmentFault` if another
-        replay is running.
+        Raises `InputError` if the recording is not in the list, or the new one exists;
+        `EnvironmentFault` if another replay is running.
         """
         source = self.path_of(name)
         out = source.with_name(f"{source.stem}_replay{iterations}.h5")
         if out.exists():
-            raise InputError(f"{out.name} exists", hint="Replay with another number of iterations, or remove it.")
-        process = self._begin(source, out, iterations, {"source": source.name, "out": out.name}, "--device", "cpu")
+            raise InputError(
+                f"{out.name} exists", hint="Replay with another number of iterations, or remove it."
+            )
+        process = self._begin(
+            source, out, iterations, {"source": source.name, "out": out.name}, "--device", "cpu"
+        )
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REPLAYING)
         return out.name
 
     def state(self) -> dict[str, Json]:
-        """Return ``source`` and ``out`` of the last replay, ``running``, and why it failed: ``error``."""
+        """Return ``source`` and ``out`` of the last replay, ``running``, and why it failed:
+        ``error``.
+        """
         with self._lock:
             status = None if self._process is None else self._process.poll()
             error = ""
-            if status and status != -signal.SIGTERM and self._log is not None:  # by SIGTERM: stopped while it began
+            if (
+                status and status != -signal.SIGTERM and self._log is not None
+            ):  # by SIGTERM: stopped while it began
                 self._log.seek(0)
                 lines = self._log.read().decode(errors="replace").splitlines()
                 error = lines[-1] if lines else f"exit status {status}"
-            return {**self._state, "running": self._process is not None and status is None, "error": error}
+            return {
+                **self._state,
+                "running": self._process is not None and status is None,
+                "error": error,
+            }
 
     def stop(self) -> None:
-        """Stop the running replay, if any; ``sci-stream replay --resume`` continues that of a recording."""
+        """Stop the running replay, if any; ``sci-stream replay --resume`` continues that of a
+        recording.
+        """
         if self._process is not None and self.state()["running"]:
             self._process.terminate()
             try:
@@ -230,17 +283,28 @@ class Replays:
         self, source: Path, out: Path, iterations: int, state: dict[str, Json], *options: str
     ) -> subprocess.Popen[bytes]:
         # No node of this run: it inherits none of its variables.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SCI_STREAM_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("SCI_STREAM_")
+        }
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 raise EnvironmentFault(
-                    f"{self._state['source']} is being replayed", hint="Wait for its end, or stop it."
+                    f"{self._state['source']} is being replayed",
+                    hint="Wait for its end, or stop it.",
                 )
             if self._log is not None:
                 self._log.close()
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - until the next replay, or `close`
             self._process = subprocess.Popen(
-                [*_COMMAND, str(source), "--out", str(out), "--iterations", str(iterations), *options],
+                [
+                    *_COMMAND,
+                    str(source),
+                    "--out",
+                    str(out),
+                    "--iterations",
+                    str(iterations),
+                    *options,
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

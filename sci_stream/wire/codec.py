@@ -28,9 +28,11 @@ _DEFAULT_LIMITS: Final = Limits()
 def encode(message: Message) -> list[bytes | memoryview]:
     """Return the frames of a message: kind, header, payloads.
 
-    Payloads are views of the message's own arrays: do not modify these until the frames have been sent.
+    Payloads are views of the message's own arrays: do not modify these until the frames have been
+    sent.
 
-    Raises ValueError, with the field and both values, if a receiver would refuse the message; TypeError if it is none.
+    Raises ValueError, with the field and both values, if a receiver would refuse the message;
+    TypeError if it is none.
     """
     kind = _BY_TYPE.get(type(message))
     if kind is None:
@@ -51,33 +53,52 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
     Parameters
     ----------
     frames
-        The parts of one multipart message: ``bytes``, or views of a receive buffer. Arrays of the message share their
-        memory, read-only: it must not be modified during the life of the message.
+        The parts of one multipart message: ``bytes``, or views of a receive buffer. Arrays of the
+        message share their memory, read-only: it must not be modified during the life of the
+        message.
     limits
         Limits on the size of a message.
 
     Raises
     ------
     WireError
-        The only exception, whatever the frames contain; `Reason` lists the values of its ``reason``.
+        The only exception, whatever the frames contain; `Reason` lists the values of its
+        ``reason``.
     """
     if not 2 <= len(frames) <= limits.max_frames:
         refuse(
-            "frames", "A message has the wrong number of frames", expected=f"2 to {limits.max_frames}", got=len(frames)
+            "frames",
+            "A message has the wrong number of frames",
+            expected=f"2 to {limits.max_frames}",
+            got=len(frames),
         )
     views = [memoryview(frame).cast("B") for frame in frames]
     kind = _BY_NAME.get(bytes(views[0])) if views[0].nbytes <= _LONGEST_NAME else None
     if kind is None:
         got = ascii(bytes(views[0][:_LONGEST_NAME]))
-        refuse("unknown_kind", "The first frame is not a kind of message", expected="one of docs/wire.md", got=got)
+        refuse(
+            "unknown_kind",
+            "The first frame is not a kind of message",
+            expected="one of docs/wire.md",
+            got=got,
+        )
     header = unpack_header(views[1], limits)
     try:
         fields, descriptions = kind.read(header)
-        message: Message = kind.make(fields, unpack_payloads(kind.payloads, descriptions, views[2:], limits))
+        message: Message = kind.make(
+            fields, unpack_payloads(kind.payloads, descriptions, views[2:], limits)
+        )
     except CalibrationError as error:
-        refuse("payload_value", f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
+        refuse(
+            "payload_value",
+            f"Not a usable calibration: {error.what}",
+            expected=error.expected,
+            got=error.got,
+        )
     except FieldError as error:
-        refuse(error.reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
+        refuse(
+            error.reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got
+        )
     return message
 
 

@@ -14,7 +14,8 @@ from pydantic import JsonValue
 
 from sci_stream.errors import WireError
 
-# Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
+# Version of the wire format. Any change of the set, a name, a type or the meaning of fields
+# increases it.
 SCHEMA_VERSION: Final = 7
 
 _LONGEST_QUOTE = 40
@@ -35,15 +36,16 @@ Reason = Literal[
     "payload_value",
     "crc",
 ]
-"""Why a message is refused: the ``reason`` of every `WireError` raised here (specified in docs/wire.md)."""
+"""Why a message is refused: the ``reason`` of every `WireError` raised here (specified in
+docs/wire.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Size limits, checked before the content of a message.
 
-    ``max_header_bytes`` of the header, ``max_payload_bytes`` of each payload (also a socket's maximum message size),
-    ``max_frames`` of all parts together.
+    ``max_header_bytes`` of the header, ``max_payload_bytes`` of each payload (also a socket's
+    maximum message size), ``max_frames`` of all parts together.
     """
 
     max_header_bytes: int = 256 << 10
@@ -56,11 +58,17 @@ def quoted(value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
-        return repr(value) if len(value) <= _LONGEST_QUOTE else f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
+        return (
+            repr(value)
+            if len(value) <= _LONGEST_QUOTE
+            else f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
+        )
     return f"a {type(value).__name__}"
 
 
-def refuse(reason: Reason, what: str, *, expected: object = None, got: object = None, hint: str = "") -> NoReturn:
+def refuse(
+    reason: Reason, what: str, *, expected: object = None, got: object = None, hint: str = ""
+) -> NoReturn:
     """Raise a `WireError`, the only exception that leaves this package on decoding."""
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
 
@@ -83,12 +91,23 @@ def unpack_header(frame: memoryview, limits: Limits) -> dict[str, JsonValue]:
     Raises `WireError`: ``header_size``, ``header_syntax`` or ``version``.
     """
     if frame.nbytes > limits.max_header_bytes:
-        refuse("header_size", "The header is too large", expected=f"≤ {limits.max_header_bytes}", got=frame.nbytes)
+        refuse(
+            "header_size",
+            "The header is too large",
+            expected=f"≤ {limits.max_header_bytes}",
+            got=frame.nbytes,
+        )
     try:
         # No binary and no extension types: a header contains maps, lists, strings and numbers only.
-        header = msgpack.unpackb(frame, max_bin_len=0, max_ext_len=0, max_array_len=64, max_map_len=256)
+        header = msgpack.unpackb(
+            frame, max_bin_len=0, max_ext_len=0, max_array_len=64, max_map_len=256
+        )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        refuse("header_syntax", "The header is not valid msgpack of plain types", got=f"{type(error).__name__}")
+        refuse(
+            "header_syntax",
+            "The header is not valid msgpack of plain types",
+            got=f"{type(error).__name__}",
+        )
     if not isinstance(header, dict):
         refuse("header_syntax", "The header is not a map", got=quoted(header))
     version = header.pop("v", None)

@@ -1,7 +1,8 @@
 """Messages other than the values of the model: sessions, acknowledgements, control.
 
-`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are; all others are here. Fields are sent
-in the order of their declaration, each checked as its type says. docs/wire.md specifies them.
+`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are; all others are
+here. Fields are sent in the order of their declaration, each checked as its type says. docs/wire.md
+specifies them.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ from sci_stream.wire.header import SCHEMA_VERSION
 
 NodeKind = Literal["acquire", "reconstruct", "sink", "tool"]
 Outcome = Literal["dropped", "raw_only"]
-Acceptable = Literal["snapshot", "not_kept", "reconstruction", "dropped", "series_start", "series_end"]
+Acceptable = Literal[
+    "snapshot", "not_kept", "reconstruction", "dropped", "series_start", "series_end"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """A node introduces itself after connecting, and again whenever one of these values changes.
 
-    ``node`` is its name in the rig, ``incarnation`` distinguishes this process from an earlier one of that name;
-    ``credit`` is the number of snapshots it may hold that are not done: 0 while it accepts none.
+    ``node`` is its name in the rig, ``incarnation`` distinguishes this process from an earlier one
+    of that name; ``credit`` is the number of snapshots it may hold that are not done: 0 while it
+    accepts none.
     """
 
     node: Name
@@ -77,7 +81,9 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Answer to `Ping`: its ``sent_ns``, and the times of receipt and answer on the peer's clock."""
+    """Answer to `Ping`: its ``sent_ns``, and the times of receipt and answer on the
+    peer's clock.
+    """
 
     sent_ns: Count
     received_ns: Count
@@ -101,9 +107,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for ``reason``.
+    """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for
+    ``reason``.
 
-    ``masks`` is the evidence of its video about the mask modulator (`sci_stream.modulation.feedback`).
+    ``masks`` is the evidence of its video about the mask modulator
+    (`sci_stream.modulation.feedback`).
     """
 
     series: Name
@@ -117,8 +125,8 @@ class Done:
 class Dropped:
     """The acquire node reports to the sink that a snapshot will not be reconstructed in this run.
 
-    Or that ``count`` consecutive ones from ``seq`` on are lost. ``reason`` is the word under which the ledger counts
-    them; ``outcome`` says whether raw counts are recorded.
+    Or that ``count`` consecutive ones from ``seq`` on are lost. ``reason`` is the word under which
+    the ledger counts them; ``outcome`` says whether raw counts are recorded.
     """
 
     series: Name
@@ -138,7 +146,8 @@ class Dropped:
 class SeriesEnd:
     """End of a series: ``acquired`` snapshots, seq 0 to ``acquired`` − 1, were acquired.
 
-    ``reason`` is a sentence; ``camera_dropped`` frames were numbered by the camera but never delivered.
+    ``reason`` is a sentence; ``camera_dropped`` frames were numbered by the camera but never
+    delivered.
     """
 
     series: Name
@@ -149,7 +158,8 @@ class SeriesEnd:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series start and end.
+    """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series
+    start and end.
 
     ``of="not_kept"`` answers a snapshot that no event of a triggered recording covers.
     """
@@ -194,7 +204,8 @@ class CalibrationMissing:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The sink requests an ``action`` of a node for ``who``: ``set`` parameters, or an action of the node's status.
+    """The sink requests an ``action`` of a node for ``who``: ``set`` parameters, or an action of
+    the node's status.
 
     ``request`` identifies the request in the answer; ``parameters`` are new values by name.
     """
@@ -208,7 +219,9 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
-    """Answer to `Control`: the current ``values``, or, if not ``ok``, the reason why nothing changed in ``text``."""
+    """Answer to `Control`: the current ``values``, or, if not ``ok``, the reason why nothing
+    changed in ``text``.
+    """
 
     request: Name
     ok: bool

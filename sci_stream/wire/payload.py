@@ -16,7 +16,9 @@ from sci_stream.wire.header import Limits, quoted, refuse
 from sci_stream.wire.schema import FieldError
 
 # Types of payload elements, always little-endian on the wire.
-DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
+DTYPES: Final = {
+    name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 class ReceivedArray(np.ndarray[Any, Any]):
     """A received payload, read-only, with its checksum.
 
-    Forwarded unchanged it keeps that checksum: the receiver detects corruption in this process's memory, and the bytes
-    are summed once less. Arrays derived from it, even views, have no checksum.
+    Forwarded unchanged it keeps that checksum: the receiver detects corruption in this process's
+    memory, and the bytes are summed once less. Arrays derived from it, even views, have no
+    checksum.
     """
 
     crc32: int | None = None
@@ -47,7 +50,9 @@ def with_checksum(array: Array) -> ReceivedArray:
     """Return a read-only array with a checksum, computed once for any number of sends."""
     view = np.ascontiguousarray(array).view(ReceivedArray)
     view.flags.writeable = False
-    view.crc32 = isal_zlib.crc32(np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data)
+    view.crc32 = isal_zlib.crc32(
+        np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data
+    )
     return view
 
 
@@ -58,8 +63,9 @@ def pack_payloads(
 
     Returns
     -------
-    The descriptions for the header, and views that share the arrays' memory (copies only of arrays that are not
-    C-contiguous or not little-endian). The arrays must not be modified while the message may still be sent.
+    The descriptions for the header, and views that share the arrays' memory (copies only of arrays
+    that are not C-contiguous or not little-endian). The arrays must not be modified while the
+    message may still be sent.
 
     Raises
     ------
@@ -79,8 +85,11 @@ def pack_payloads(
         dtype = _NAMES.get(array.dtype) or array.dtype.name
         _check(payload, name, dtype, array.shape)
         view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
-        # A forwarded array keeps its checksum: damage in this process is detected, and no byte is summed twice.
-        crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
+        # A forwarded array keeps its checksum: damage in this process is detected, and no byte is
+        # summed twice.
+        crc = (
+            array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
+        )
         crc = isal_zlib.crc32(view) if crc is None else crc
         descriptions.append(PayloadDescription(name, dtype, list(array.shape), crc))
         views.append(view)
@@ -89,7 +98,9 @@ def pack_payloads(
 
 def _check(payload: Payload, name: str, dtype: str, shape: Sequence[int]) -> None:
     if dtype not in payload.dtypes:
-        raise FieldError(name, f"dtype {' or '.join(payload.dtypes)}", quoted(dtype), "payload_dtype")
+        raise FieldError(
+            name, f"dtype {' or '.join(payload.dtypes)}", quoted(dtype), "payload_dtype"
+        )
     if len(shape) != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
         expected = f"{payload.ndim} dimensions of 1 to {MAX_DIM}"
         raise FieldError(name, expected, str(tuple(shape[:8])), "payload_shape")
@@ -105,7 +116,8 @@ def unpack_payloads(
 
     Returns
     -------
-    Read-only `ReceivedArray` on the frames' own memory (a copy only if that is not aligned for the dtype).
+    Read-only `ReceivedArray` on the frames' own memory (a copy only if that is not aligned for the
+    dtype).
 
     Raises
     ------
@@ -115,7 +127,12 @@ def unpack_payloads(
         Any other ``payload_*``, or ``crc``.
     """
     if len(descriptions) != len(frames):
-        refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
+        refuse(
+            "payload_count",
+            "Frames do not match the header",
+            expected=len(descriptions),
+            got=len(frames),
+        )
     known = dict(payloads)
     out: dict[str, Array | None] = dict.fromkeys(known)
     for described, frame in zip(descriptions, frames, strict=True):
@@ -126,23 +143,33 @@ def unpack_payloads(
         out[described.name] = _unpack(payload, described, frame, limits)
     missing = [name for name, payload in known.items() if not payload.optional]
     if missing:
-        refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
+        refuse(
+            "payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others"
+        )
     return out
 
 
-def _unpack(payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits) -> Array:
+def _unpack(
+    payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits
+) -> Array:
     name, dtype, shape, crc = described.name, described.dtype, described.shape, described.crc32
     _check(payload, name, dtype, shape)
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > limits.max_payload_bytes:
-        refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
+        refuse(
+            "payload_size",
+            f"{name} is too large",
+            expected=f"≤ {limits.max_payload_bytes} bytes",
+            got=nbytes,
+        )
     if frame.nbytes != nbytes:
         refuse("payload_length", f"length of {name}", expected=f"{nbytes} bytes", got=frame.nbytes)
     if isal_zlib.crc32(frame) != crc:
         refuse("crc", f"{name} was corrupted in transit", expected=f"crc32 {crc}")
     array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
     if not array.flags.aligned:
-        # A small message may start anywhere in a receive buffer; compiled code downstream relies on alignment.
+        # A small message may start anywhere in a receive buffer; compiled code downstream relies on
+        # alignment.
         array = array.copy()
     received = array.view(ReceivedArray)
     received.flags.writeable = False

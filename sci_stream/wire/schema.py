@@ -1,7 +1,8 @@
 """Schemas of headers: a map with exactly the fields of a value, each checked as its type declares.
 
-The types are those of `sci_stream.field_types`; pydantic checks them. A dataclass is sent as a map, an enumeration as a
-string. Both sides run the same checks: a sender gets a ``ValueError`` for a message that a receiver would refuse.
+The types are those of `sci_stream.field_types`; pydantic checks them. A dataclass is sent as a map,
+an enumeration as a string. Both sides run the same checks: a sender gets a ``ValueError`` for a
+message that a receiver would refuse.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ M = TypeVar("M")
 
 
 class FieldError(Exception):
-    """A value that is invalid for its field. Internal: becomes a `WireError` or a ``ValueError``."""
+    """A value that is invalid for its field.
 
-    def __init__(self, field: str, expected: str, got: str, reason: Reason = "header_field") -> None:
+    Internal: becomes a `WireError` or a ``ValueError``.
+    """
+
+    def __init__(
+        self, field: str, expected: str, got: str, reason: Reason = "header_field"
+    ) -> None:
         self.field = field
         self.expected = expected
         self.got = got
@@ -41,10 +47,17 @@ class MapSchema:
     ``paths`` are the attributes of a value for fields with another name (``"id.series"``).
     """
 
-    def __init__(self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         fields = {name: core_schema.typed_dict_field(_schema(kind)) for name, kind in types.items()}
-        self.core = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=CoreConfig(strict=True))
-        self._steps = [(name, attrgetter(paths.get(name, name)), _conversion(kind)) for name, kind in types.items()]
+        self.core = core_schema.typed_dict_schema(
+            fields, extra_behavior="forbid", config=CoreConfig(strict=True)
+        )
+        self._steps = [
+            (name, attrgetter(paths.get(name, name)), _conversion(kind))
+            for name, kind in types.items()
+        ]
 
     @functools.cached_property
     def _validator(self) -> SchemaValidator:
@@ -52,7 +65,10 @@ class MapSchema:
 
     def dump(self, value: object) -> dict[str, JsonValue]:
         """Return the fields of a value to send."""
-        return {name: convert(get(value)) if convert else get(value) for name, get, convert in self._steps}
+        return {
+            name: convert(get(value)) if convert else get(value)
+            for name, get, convert in self._steps
+        }
 
     def read(self, fields: object) -> dict[str, Any]:
         """Return the validated fields. Raises `FieldError`."""
@@ -63,7 +79,9 @@ class MapSchema:
 
 
 def types_of(kind: type) -> dict[str, Any]:
-    """Return the declared types of a dataclass's fields, with their metadata except those of reports."""
+    """Return the declared types of a dataclass's fields, with their metadata except those of
+    reports.
+    """
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: _without_aspects(hints[field.name]) for field in dataclasses.fields(kind)}
 
@@ -100,16 +118,21 @@ def _conversion(annotation: Any) -> Callable[[Any], Any] | None:
         return declared.send
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return _map_of(annotation).dump
-    if (optional := optional_type(annotation)) is None or (convert := _conversion(optional)) is None:
+    if (optional := optional_type(annotation)) is None or (
+        convert := _conversion(optional)
+    ) is None:
         return None
     return lambda value: None if value is None else convert(value)
 
 
-@functools.cache  # most types are declared by many messages, and a node makes all schemas when it starts
+# most types are declared by many messages, and a node makes all schemas when it starts
+@functools.cache
 def _schema(annotation: Any) -> CoreSchema:
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         fields = _map_of(annotation).core
-        return core_schema.no_info_after_validator_function(lambda values: annotation(**values), fields)
+        return core_schema.no_info_after_validator_function(
+            lambda values: annotation(**values), fields
+        )
     if get_origin(annotation) is list:
         return core_schema.list_schema(_schema(get_args(annotation)[0]))
     if (optional := optional_type(annotation)) is not None:
@@ -121,7 +144,9 @@ def _schema(annotation: Any) -> CoreSchema:
 
 def _field_error(details: ErrorDetails) -> FieldError:
     parts = [str(part) for part in details["loc"] if part != "[key]"]
-    field = ".".join(part if part.isidentifier() and len(part) <= 64 else quoted(part) for part in parts)
+    field = ".".join(
+        part if part.isidentifier() and len(part) <= 64 else quoted(part) for part in parts
+    )
     context = details.get("ctx", {})
     match details["type"]:
         case "missing":

@@ -47,26 +47,37 @@ def test_other_number_of_masks_is_refused_with_both_numbers() -> None:
 
 
 def test_camera_without_n_frames_takes_that_of_the_calibration() -> None:
-    assert require_compatible_calibration(camera(n_frames=None), None, calibration(B=3), FILE).n_frames == 3
+    assert (
+        require_compatible_calibration(camera(n_frames=None), None, calibration(B=3), FILE).n_frames
+        == 3
+    )
 
 
 def test_other_bayer_phase_is_refused() -> None:
     with pytest.raises(CalibrationError, match="expected Bayer phase RGGB; got BGGR"):
-        require_compatible_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
+        require_compatible_calibration(
+            camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE
+        )
 
 
 def test_calibration_without_a_phase_does_not_fit_a_mosaic() -> None:
-    with pytest.raises(CalibrationError, match=r"expected Bayer phase RGGB; got none.*--bayer RGGB"):
+    with pytest.raises(
+        CalibrationError, match=r"expected Bayer phase RGGB; got none.*--bayer RGGB"
+    ):
         require_compatible_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(), FILE)
     of_mosaic = calibration(bayer=BayerPhase.RGGB)
-    assert require_compatible_calibration(camera(), None, of_mosaic, FILE) is of_mosaic, "sent as a grey format"
+    assert require_compatible_calibration(camera(), None, of_mosaic, FILE) is of_mosaic, (
+        "sent as a grey format"
+    )
 
 
 @pytest.mark.parametrize(("bits", "serial"), [(14, ""), (10, "7")], ids=["imported", "measured"])
 def test_calibration_of_another_bit_depth_is_refused(bits: int, serial: str) -> None:
     created = "2026-01-01T00:00:00Z" if serial else ""
     other = replace(calibration(), bit_depth=bits, camera_serial=serial, created=created)
-    with pytest.raises(CalibrationError, match=rf"expected 12 bits.*Mono12; got {bits} bits.*PixelFormat"):
+    with pytest.raises(
+        CalibrationError, match=rf"expected 12 bits.*Mono12; got {bits} bits.*PixelFormat"
+    ):
         require_compatible_calibration(camera(), None, other, FILE)
 
 
@@ -78,7 +89,14 @@ def test_calibration_of_no_other_bit_depth_is_used(bits: int | None, serial: str
 
 def test_calibration_of_another_camera_camera_needs_permission() -> None:
     other = replace(calibration(), camera_serial="8")
-    with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
+    with pytest.raises(
+        CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"
+    ):
         require_compatible_calibration(camera(), None, other, FILE)
     assert require_compatible_calibration(camera(), None, other, FILE, other_camera=True) is other
-    assert require_compatible_calibration(camera(), None, replace(other, camera_serial="7"), FILE).camera_serial == "7"
+    assert (
+        require_compatible_calibration(
+            camera(), None, replace(other, camera_serial="7"), FILE
+        ).camera_serial
+        == "7"
+    )

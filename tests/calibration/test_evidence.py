@@ -22,7 +22,9 @@ def blurred(image: Array, px: float) -> Array:
 @pytest.fixture(scope="module", params=["random", "sparse", "blurred", "moving"])
 def masks(request: pytest.FixtureRequest) -> Array:
     rng = np.random.default_rng(1)
-    random = (rng.random((B, SIZE, SIZE)) < (0.3 if request.param == "sparse" else 0.5)).astype(np.float64)
+    random = (rng.random((B, SIZE, SIZE)) < (0.3 if request.param == "sparse" else 0.5)).astype(
+        np.float64
+    )
     if request.param == "blurred":
         return np.stack([blurred(mask, 0.6) for mask in random])
     if request.param == "moving":
@@ -110,7 +112,9 @@ def test_saturation_is_named(y: Array, masks: Array) -> None:
 
 
 def test_jpeg_is_named(y: Array, masks: Array) -> None:
-    _, code = cv2.imencode(".jpg", (y / y.max() * 250).clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 60])
+    _, code = cv2.imencode(
+        ".jpg", (y / y.max() * 250).clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 60]
+    )
     assert "jpeg" in names(examine(cv2.imdecode(code, cv2.IMREAD_GRAYSCALE), masks))
 
 
@@ -121,7 +125,9 @@ def test_stuck_pixels_are_found_and_no_other(y: Array, masks: Array) -> None:
     assert set(np.flatnonzero(stuck_pixels(damaged, masks))) == set(where)
     dead = y.copy()
     dead[33] = 0
-    assert np.argwhere(stuck_pixels(dead, masks)).tolist() == [[33, column] for column in range(SIZE)]
+    assert np.argwhere(stuck_pixels(dead, masks)).tolist() == [
+        [33, column] for column in range(SIZE)
+    ]
     hot = y.copy()
     hot[:, 70] = 3 * y.max()
     assert np.argwhere(stuck_pixels(hot, masks).all(0)).ravel().tolist() == [70]
@@ -160,7 +166,9 @@ def test_surplus_masks_are_named(y: Array, masks: Array, before: int, after: int
 
 
 def test_missing_mask_is_no_right_data(y: Array, masks: Array) -> None:
-    moving = np.corrcoef(masks[0].ravel(), masks[1].ravel())[0, 1] > 0.5  # the neighbours of a missing one stand in
+    moving = (
+        np.corrcoef(masks[0].ravel(), masks[1].ravel())[0, 1] > 0.5
+    )  # the neighbours of a missing one stand in
     assert names(examine(y, masks[:-1])) or moving
 
 
@@ -171,7 +179,9 @@ def test_equal_masks_are_refused(y: Array, masks: Array) -> None:
 
 def test_truth_shows_the_order_of_the_masks(y: Array, masks: Array, scene: Array) -> None:
     def found(order: slice | list[int]) -> list[Defect]:
-        return truth_defects(y[np.newaxis], Calibration(masks[order].astype(np.float32)), scene[np.newaxis])
+        return truth_defects(
+            y[np.newaxis], Calibration(masks[order].astype(np.float32)), scene[np.newaxis]
+        )
 
     assert found(np.s_[:]) == []
     assert names(found(np.s_[::-1])) == ["mask_order"]
@@ -187,7 +197,9 @@ def test_fit_is_largest_for_the_masks_of_the_snapshot(y: Array, masks: Array) ->
     assert int(np.argmax(fits)) == B - 1
 
 
-@pytest.mark.parametrize("y", [np.zeros((16, 16)), np.full((16, 16), np.nan), np.full((16, 16), 7.0)])
+@pytest.mark.parametrize(
+    "y", [np.zeros((16, 16)), np.full((16, 16), np.nan), np.full((16, 16), 7.0)]
+)
 def test_snapshot_without_content_has_no_defect(y: Array) -> None:
     assert examine(y, np.random.default_rng(0).random((4, 16, 16))) == []
 

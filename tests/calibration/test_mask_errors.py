@@ -1,4 +1,6 @@
-"""Self-calibration: errors of single masks are found in snapshots, and nothing is where there is none."""
+"""Self-calibration: errors of single masks are found in snapshots, and nothing is where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.mask_errors import Brightness, MaskErrorEstimator, MaskInformation, trend_of
+from sci_stream.calibration.mask_errors import (
+    Brightness,
+    MaskErrorEstimator,
+    MaskInformation,
+    trend_of,
+)
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
@@ -42,7 +49,9 @@ def rig() -> Rig:
 def test_shift_and_gain_of_each_mask_are_found_in_few_snapshots() -> None:
     rng, camera = np.random.default_rng(0), rig()
     shifts, gains = 0.2 * rng.standard_normal((8, 2)), 0.05 * rng.standard_normal(8)
-    errors = tuple(MaskError(x, y, 0.0, g) for (x, y), g in zip(shifts.tolist(), gains.tolist(), strict=True))
+    errors = tuple(
+        MaskError(x, y, 0.0, g) for (x, y), g in zip(shifts.tolist(), gains.tolist(), strict=True)
+    )
     calibration = wrong(camera.calibration, MaskCorrection(masks=errors))
     found = monitored(camera, calibration, 4).correction
     corrected = corrected_masks(torch.from_numpy(calibration.phi.copy()), found).numpy()
@@ -62,18 +71,26 @@ def test_linear_gains_are_found_from_consecutive_snapshots() -> None:
     gains = np.linspace(-0.05, 0.05, 8)
     errors = tuple(MaskError(0.0, 0.0, 0.0, gain) for gain in gains.tolist())
     found = monitored(camera, wrong(camera.calibration, MaskCorrection(masks=errors)), 5).correction
-    assert trend_of(np.array([mask.gain for mask in found.masks])) == pytest.approx(-0.05, abs=0.005)
+    assert trend_of(np.array([mask.gain for mask in found.masks])) == pytest.approx(
+        -0.05, abs=0.005
+    )
 
 
 @pytest.mark.parametrize(("fade", "trend"), [(0.0, 0.04), (-0.03, 0.0)], ids=["still", "fading"])
 def test_scene_that_fades_steadily_is_no_trend_of_gains(fade: float, trend: float) -> None:
     estimator, light = MaskErrorEstimator(PHI), np.linspace(0.3, 1.0, 50)
-    information = np.diag([1e6] * 12 + [0.0] * 4 + [1e6])  # of gains, each snapshot by itself shows nothing
+    information = np.diag(
+        [1e6] * 12 + [0.0] * 4 + [1e6]
+    )  # of gains, each snapshot by itself shows nothing
     for seq in range(5):
-        # From the middle of a snapshot to that of the next are four frames; from its first to its last one, three.
+        # From the middle of a snapshot to that of the next are four frames; from its first to its
+        # last one, three.
         level = light * (1 + 4 * fade * seq)
         slope = light * 1.5 * fade + trend * level
-        estimator.add(MaskInformation(information, np.zeros(17), 0.0, Brightness(level, slope)), continues=seq > 0)
+        estimator.add(
+            MaskInformation(information, np.zeros(17), 0.0, Brightness(level, slope)),
+            continues=seq > 0,
+        )
     masks, _ = estimator.errors(estimator.theta)
     assert trend_of(np.array([mask.gain for mask in masks])) == pytest.approx(trend, abs=0.003)
 

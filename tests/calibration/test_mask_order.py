@@ -16,7 +16,9 @@ def film(snapshots: int, speed: float = 0.5) -> npt.NDArray[np.float32]:
     random = np.random.default_rng(1)
     rows, columns = np.mgrid[:16, :64]
     times = np.arange(snapshots * B) * speed
-    frames = np.stack([np.exp(-(((columns - 8 - t) / 5) ** 2) - ((rows - 8) / 5) ** 2) for t in times])
+    frames = np.stack(
+        [np.exp(-(((columns - 8 - t) / 5) ** 2) - ((rows - 8) / 5) ** 2) for t in times]
+    )
     frames += 0.01 * random.standard_normal(frames.shape)
     return frames.reshape(snapshots, B, 16, 64).astype(np.float32)
 
@@ -60,5 +62,7 @@ def test_thumbnails_are_means_over_cells() -> None:
     video = np.arange(2 * 17 * 24, dtype=np.float16).reshape(2, 17, 24) / 1000
     small = thumbnails(video)
     assert small.shape == (2, 2, 3)
-    assert small[1, 1, 2] == pytest.approx(video[1, 8:16, 16:24].astype(np.float32).mean(), rel=1e-4)
+    assert small[1, 1, 2] == pytest.approx(
+        video[1, 8:16, 16:24].astype(np.float32).mean(), rel=1e-4
+    )
     assert thumbnails(video[:, :4, :4]).shape == (2, 1, 1)

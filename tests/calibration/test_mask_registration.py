@@ -31,7 +31,8 @@ def error_px(found: MaskFit, shift_px: tuple[float, float]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("shift_px", "scene", "mask"), list(zip(SHIFTS, ["fast", "slow"] * 3, ["random", "shifting"] * 3, strict=True))
+    ("shift_px", "scene", "mask"),
+    list(zip(SHIFTS, ["fast", "slow"] * 3, ["random", "shifting"] * 3, strict=True)),
 )
 def test_fit_finds_shift_within_0_05_px_from_one_noisy_snapshot(
     shift_px: tuple[float, float], scene: str, mask: str
@@ -63,7 +64,9 @@ def test_fit_finds_a_shift_on_every_scene_mask_and_sensor(
 
 
 def test_fitted_masks_equal_the_displaced_masks() -> None:
-    """A kernel that interpolates would leave a third of the contrast wrong here; leaving them, all of it."""
+    """A kernel that interpolates would leave a third of the contrast wrong here; leaving them, all
+    of it.
+    """
     shift_px = (0.5, 0.3)
     rig = Rig(mask="random", mask_shift_px=shift_px)
     found = shift_masks(torch.from_numpy(rig.calibration.phi.copy()), fit(rig).displacement).numpy()
@@ -75,7 +78,10 @@ def test_fitted_masks_equal_the_displaced_masks() -> None:
 
 def test_masks_of_another_rig_have_no_match() -> None:
     rig, other = Rig(seed=1), Rig(seed=2)
-    assert fit(rig, replace(other.calibration, full_scale_dn=rig.calibration.full_scale_dn)).match < 0.2
+    assert (
+        fit(rig, replace(other.calibration, full_scale_dn=rig.calibration.full_scale_dn)).match
+        < 0.2
+    )
 
 
 def test_fit_without_light_has_no_match() -> None:
@@ -111,7 +117,9 @@ def test_saturated_and_bad_pixels_do_not_affect_the_fit() -> None:
 
 def test_masks_that_add_up_evenly_show_no_displacement() -> None:
     def fits(kind: Kind, n: int) -> bool:
-        return MaskFitter.fits(Calibration((0.02 + 0.9 / 255 * make_masks(kind, n, (96, 96))).astype(np.float32)))
+        return MaskFitter.fits(
+            Calibration((0.02 + 0.9 / 255 * make_masks(kind, n, (96, 96))).astype(np.float32))
+        )
 
     assert [fits("random", 8), fits("random", 256), fits("shifting", 8)] == [True] * 3
     assert not fits("balanced", 8)

@@ -1,4 +1,6 @@
-"""Masks in a shuffled order are found in what moves; nothing is claimed with the right ones or a still scene."""
+"""Masks in a shuffled order are found in what moves; nothing is claimed with the right ones or a
+still scene.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ from tests.calibration.moved_masks import Rig
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tuple[int, ...] | None:
+def better_order(
+    order: np.ndarray, snapshots: int = 5, **options: object
+) -> tuple[int, ...] | None:
     """Return the better order that is found if the calibration has the masks in this order."""
     camera = Rig(width_px=128, height_px=128, n_frames=len(order), **options)
     calibration = replace(camera.calibration, phi=camera.calibration.phi[order])
-    monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, correct=True, shuffled=True)
+    monitor = CalibrationMonitor(
+        calibration, torch.device("cpu"), every=1, correct=True, shuffled=True
+    )
     video = np.zeros((len(order), 128, 128), np.float32)
     health = None
     for _ in range(snapshots):
@@ -27,7 +33,11 @@ def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tu
     assert health is not None
     assert monitor.shuffle is not None
     assert health.order != "shuffled" or monitor.shuffle.order is not None
-    assert health.order == "shuffled" or monitor.shuffle.order is None or is_cycle(monitor.shuffle.order)
+    assert (
+        health.order == "shuffled"
+        or monitor.shuffle.order is None
+        or is_cycle(monitor.shuffle.order)
+    )
     return monitor.shuffle.order
 
 
@@ -43,7 +53,9 @@ def test_shuffled_masks_are_recognised_and_their_order_is_found(mask: str, n_fra
     shown = order[list(found)]
     right = np.arange(n_frames)
     misplaced = min(np.abs(shown - right).max(), np.abs(shown - right[::-1]).max())
-    assert misplaced <= (0 if n_frames == 8 else 1), "one snapshot does not tell an order from its reverse"
+    assert misplaced <= (0 if n_frames == 8 else 1), (
+        "one snapshot does not tell an order from its reverse"
+    )
 
 
 @pytest.mark.parametrize("mask", ["random", "shifting"])

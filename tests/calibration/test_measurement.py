@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.calibration.measurement import Field, FrameMean, Measured, MeasurementConditions, PixelFlag, measure
+from sci_stream.calibration.measurement import (
+    Field,
+    FrameMean,
+    Measured,
+    MeasurementConditions,
+    PixelFlag,
+    measure,
+)
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 
@@ -31,11 +38,18 @@ class Bench:
         electrons = LIGHT_DN * GAIN_E * self.sensitivity * transmission
         mean = FrameMean()
         for _ in range(frames):
-            collected = self.random.poisson(electrons) + self.read_e * self.random.standard_normal((H, W))
-            mean.add(np.clip(np.rint(self.offset + collected / GAIN_E), 0, 4095).astype(np.uint16), 4095.0)
+            collected = self.random.poisson(electrons) + self.read_e * self.random.standard_normal(
+                (H, W)
+            )
+            mean.add(
+                np.clip(np.rint(self.offset + collected / GAIN_E), 0, 4095).astype(np.uint16),
+                4095.0,
+            )
         return mean
 
-    def measure(self, frames: int = 64, setting: MeasurementConditions = SETTING) -> tuple[object, Measured]:
+    def measure(
+        self, frames: int = 64, setting: MeasurementConditions = SETTING
+    ) -> tuple[object, Measured]:
         dark, white = self.expose(0.0, frames), self.expose(self.transmission, frames)
         patterns = [self.expose(self.transmission * mask, frames) for mask in self.phi]
         return measure(dark, white, patterns, setting)
@@ -49,7 +63,9 @@ def test_even_field_keeps_the_unevenness_of_the_optics_in_phi() -> None:
         [bench.expose(bench.transmission * mask, 64) for mask in bench.phi],
         SETTING,
     )
-    np.testing.assert_allclose(calibration.phi, np.clip(bench.phi * bench.transmission, 0, 1), atol=0.02)
+    np.testing.assert_allclose(
+        calibration.phi, np.clip(bench.phi * bench.transmission, 0, 1), atol=0.02
+    )
     np.testing.assert_allclose(calibration.dark, BLACK_DN, atol=1.0)
     assert calibration.full_scale_dn == pytest.approx(LIGHT_DN / 0.5 / B, rel=0.01)
     assert calibration.read_noise_dn == pytest.approx(np.hypot(READ_E / GAIN_E, 12**-0.5), rel=0.05)
@@ -89,7 +105,11 @@ def test_hot_dead_and_noisy_pixels_are_flagged_and_no_others() -> None:
     bench.read_e[33, 7] = 12 * READ_E
     calibration, measured = bench.measure()
     expected = np.zeros((H, W), np.uint8)
-    expected[3, 5], expected[20, 30], expected[33, 7] = PixelFlag.HOT, PixelFlag.DEAD, PixelFlag.NOISY
+    expected[3, 5], expected[20, 30], expected[33, 7] = (
+        PixelFlag.HOT,
+        PixelFlag.DEAD,
+        PixelFlag.NOISY,
+    )
     np.testing.assert_array_equal(measured.flags & expected, expected)
     np.testing.assert_array_equal(measured.flags > 0, expected > 0)
     np.testing.assert_array_equal(calibration.bad_pixels, expected > 0)  # type: ignore[attr-defined]

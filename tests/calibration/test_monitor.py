@@ -30,7 +30,9 @@ def run(
     calibration: Calibration | None = None,
     iterations: int = 4,
 ) -> tuple[list[float], dict[int, CalibrationHealth]]:
-    """Reconstruct snapshots one by one as a node does; return the PSNR of each, and assessments by snapshot."""
+    """Reconstruct snapshots one by one as a node does; return the PSNR of each, and assessments by
+    snapshot.
+    """
     calibration = calibration or rig.calibration
     settings = replace(default_settings(CPU, "tv"), iterations=iterations)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, settings)
@@ -59,7 +61,9 @@ def test_correction_recovers_the_loss_of_masks_half_a_pixel_off() -> None:
     wrong, uncorrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=False)
     repaired, corrected = run(small(mask_shift_px=(0.5, 0.0)), 4, correct=True)
     assert np.mean(right) - np.mean(wrong) > 3
-    assert np.mean(right[1:]) - np.mean(repaired[1:]) < (np.mean(right[1:]) - np.mean(wrong[1:])) / 4
+    assert (
+        np.mean(right[1:]) - np.mean(repaired[1:]) < (np.mean(right[1:]) - np.mean(wrong[1:])) / 4
+    )
     assert corrected[max(corrected)].corrected
     assert not uncorrected[max(uncorrected)].corrected
 
@@ -79,7 +83,11 @@ def test_slow_drift_costs_less_than_half_a_decibel(scene: str) -> None:
     drift_px = 0.0025
     still, _ = run(small(scene=scene), 200, correct=False, every=20, iterations=8)
     drifting, assessed = run(
-        small(scene=scene, mask_drift_px_per_snapshot=(drift_px, 0.0)), 200, correct=True, every=20, iterations=8
+        small(scene=scene, mask_drift_px_per_snapshot=(drift_px, 0.0)),
+        200,
+        correct=True,
+        every=20,
+        iterations=8,
     )
     assert np.mean(still) - np.mean(drifting) < 0.5
     last = max(assessed)
@@ -119,7 +127,10 @@ def test_monitor_searches_again_after_losing_the_masks() -> None:
     assert first is not None
     assert second is not None
     assert first.shift_px == pytest.approx(0.0, abs=0.05)
-    assert (second.shift_x_px, second.shift_y_px) == (pytest.approx(3.0, abs=0.1), pytest.approx(-2.0, abs=0.1))
+    assert (second.shift_x_px, second.shift_y_px) == (
+        pytest.approx(3.0, abs=0.1),
+        pytest.approx(-2.0, abs=0.1),
+    )
 
 
 def test_darkness_does_not_move_the_masks() -> None:
@@ -142,7 +153,9 @@ def test_pixels_below_black_are_counted() -> None:
     counts = snapshot.counts.copy()
     counts[:16] = 40  # 24 DN below the black level
     video = np.zeros((8, 128, 128), np.float32)
-    healthy, ill = (monitor.check(replace(snapshot, counts=c), video) for c in (snapshot.counts, counts))
+    healthy, ill = (
+        monitor.check(replace(snapshot, counts=c), video) for c in (snapshot.counts, counts)
+    )
     assert healthy is not None
     assert ill is not None
     assert healthy.below_black_fraction < 0.001
@@ -151,8 +164,16 @@ def test_pixels_below_black_are_counted() -> None:
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])
 def test_fading_light_is_not_reported_as_lower_contrast(bayer: str) -> None:
-    """Gain drift as far as one snapshot can tell it: of the whole in brightness, of the masks alone in contrast."""
-    options = {"width_px": 128, "height_px": 128, "mask": "random", "bayer": bayer, "scene": "static"}
+    """Gain drift as far as one snapshot can tell it: of the whole in brightness, of the masks alone
+    in contrast.
+    """
+    options = {
+        "width_px": 128,
+        "height_px": 128,
+        "mask": "random",
+        "bayer": bayer,
+        "scene": "static",
+    }
     video = np.zeros((8, 128, 128), np.float32)
     full, faded = (Rig(**options, exposure=exposure) for exposure in (1.0, 0.8))
     looks = []
@@ -199,7 +220,9 @@ def test_brightness_is_the_mean_of_the_video_without_bad_pixels() -> None:
         ({}, None),
     ],
 )
-def test_relative_gain_compares_chunk_data_with_the_calibration(chunks: dict[str, object], gain: float | None) -> None:
+def test_relative_gain_compares_chunk_data_with_the_calibration(
+    chunks: dict[str, object], gain: float | None
+) -> None:
     calibration = Calibration(np.full((2, 8, 8), 0.5, np.float32), exposure_ns=100_000, gain_db=0.0)
     assert relative_gain(chunks, calibration) == pytest.approx(gain)
     assert relative_gain(chunks, replace(calibration, exposure_ns=None, gain_db=None)) is None
@@ -217,7 +240,9 @@ def test_small_sensors_get_a_reduced_report() -> None:
 
 def assessed(calibration: Calibration, snapshot: Snapshot) -> CalibrationHealth:
     monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
-    health = monitor.check(snapshot, np.zeros((calibration.n_frames, *calibration.shape), np.float32))
+    health = monitor.check(
+        snapshot, np.zeros((calibration.n_frames, *calibration.shape), np.float32)
+    )
     assert health is not None
     return health
 
@@ -230,7 +255,11 @@ def test_masks_of_another_camera_match_nothing(bayer: str) -> None:
     assert right.match is not None
     assert right.match > 0.3
     assert not is_withheld(right)
-    others = phi[:, ::-1].copy(), phi[:, :, ::-1].copy(), np.random.default_rng(9).random(phi.shape, np.float32)
+    others = (
+        phi[:, ::-1].copy(),
+        phi[:, :, ::-1].copy(),
+        np.random.default_rng(9).random(phi.shape, np.float32),
+    )
     for other in others:
         health = assessed(replace(rig.calibration, phi=other), snapshot)
         assert health.match == 0.0
@@ -254,7 +283,9 @@ def test_few_bright_places_in_the_dark_match_the_right_masks() -> None:
     scene = np.zeros((8, 128, 128), np.float32)
     scene[:, 50:85, 50:85] = 0.6
     noise = 3 * np.random.default_rng(0).standard_normal((128, 128))
-    counts = np.asarray(dark + rig.calibration.full_scale_dn * (phi * scene).sum(0) + noise, np.float32)
+    counts = np.asarray(
+        dark + rig.calibration.full_scale_dn * (phi * scene).sum(0) + noise, np.float32
+    )
     health = assessed(rig.calibration, replace(rig.snapshot(), counts=counts))
     assert health.match is not None
     assert health.match > 0.3

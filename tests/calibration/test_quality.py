@@ -26,7 +26,9 @@ def figure(name: str, judged: Calibration) -> QualityFigure:
 
 def test_assess_good_calibration_is_ok_in_every_figure() -> None:
     figures = assess(calibration())
-    assert worst(figures) is Verdict.OK, [figure for figure in figures if figure.verdict is not Verdict.OK]
+    assert worst(figures) is Verdict.OK, [
+        figure for figure in figures if figure.verdict is not Verdict.OK
+    ]
 
 
 def copy_a_mask(phi: Array) -> None:
@@ -60,14 +62,18 @@ def take_contrast(phi: Array) -> None:
         (take_contrast, "contrast", Verdict.BAD, "modulate a pixel by 0.00"),
     ],
 )
-def test_assess_names_faults_of_masks(change: SettingChange, name: str, verdict: Verdict, words: str) -> None:
+def test_assess_names_faults_of_masks(
+    change: SettingChange, name: str, verdict: Verdict, words: str
+) -> None:
     found = figure(name, calibration(change))
     assert found.verdict is verdict
     assert words in found.text
 
 
 def test_assess_warns_of_missing_values() -> None:
-    assert figure("black_level_dn", calibration(dark=np.zeros((), np.float32))).verdict is Verdict.WARN
+    assert (
+        figure("black_level_dn", calibration(dark=np.zeros((), np.float32))).verdict is Verdict.WARN
+    )
     assert figure("saturation_dn", calibration(saturation_dn=None)).verdict is Verdict.WARN
 
 

@@ -16,8 +16,8 @@ RECORD = {"policy": {"mode": "record"}}
 
 
 def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
-    # Enough that both restart before the series ends, even on a busy machine: camera and acquire node do not wait for
-    # the sink, and a node that has ended by itself cannot be killed.
+    # Enough that both restart before the series ends, even on a busy machine: camera and acquire
+    # node do not wait for the sink, and a node that has ended by itself cannot be killed.
     n = 200
     with RunningRig(tmp_path, RECORD, "--snapshots", str(n)) as rig:
         series = rig.wait_for_count("reconstructed", 2)["series"]
@@ -50,7 +50,10 @@ def test_broken_calibration_on_restart_ends_run_and_keeps_data(tmp_path: Path) -
         assert rig.wait() == 2
         assert "masks.h5" in rig.output
         assert "Traceback" not in rig.output
-        assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["test.ledger", "test.spool"]
+        assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == [
+            "test.ledger",
+            "test.spool",
+        ]
     # Once repaired, the same series resumes: no snapshot acquired before is lost.
     masks.write_bytes(content)
     with RunningRig(tmp_path, changes) as again:

@@ -1,8 +1,9 @@
-"""Generated HTTP requests and messages at a running rig: no node crashes or grows, and each is answered in words.
+"""Generated HTTP requests and messages at a running rig: no node crashes or grows, and each is
+answered in words.
 
-`test_mutated_messages.py` changes bytes, most of which the codec refuses. Here messages are well-formed and single
-values are changed, so that they reach the nodes; requests follow the grammar of HTTP, with some parts out
-of place.
+`test_mutated_messages.py` changes bytes, most of which the codec refuses. Here messages are
+well-formed and single values are changed, so that they reach the nodes; requests follow the grammar
+of HTTP, with some parts out of place.
 """
 
 from __future__ import annotations
@@ -40,15 +41,43 @@ _MAX_GROWTH_BYTES = 48 << 20
 _MEANT = {b"series_start", b"calibration", b"done"}
 
 VALUES: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 2**31 - 1, 2**31, 2**48, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2**31 - 1,
+        2**31,
+        2**48,
+        2**53 + 1,
+        2**63 - 1,
+        2**63,
+        2**64 - 1,
+        -(2**63),
+    ),
     *(0.5, -0.0, 1e-320, 1e300, -1e300, float("inf"), float("-inf"), float("nan")),
-    *("", "\0", "a" * 5000, "../../etc/passwd", "run-1", "\x1b[2J", "é" * 100, "9" * 400, "NaN", "{}"),
+    *(
+        "",
+        "\0",
+        "a" * 5000,
+        "../../etc/passwd",
+        "run-1",
+        "\x1b[2J",
+        "é" * 100,
+        "9" * 400,
+        "NaN",
+        "{}",
+    ),
     *(b"", b"\xff\xfe", [], [[]] * 8, {}, {"": {}}, {"a": [1, {"b": None}]}, list(range(300))),
 )
 
 
 def changed_messages(seed: int) -> Iterator[list[bytes]]:
-    """Yield well-formed messages with one to three values changed, at any depth; payloads keep a fitting checksum."""
+    """Yield well-formed messages with one to three values changed, at any depth; payloads keep a
+    fitting checksum.
+    """
     draw = random.Random(seed)
     kinds = [good_frames(kind) for kind in sorted(samples())]
     while True:
@@ -83,7 +112,9 @@ def _change(node: Any, draw: random.Random) -> None:
             case 0 if isinstance(node, dict):
                 del node[key]
             case 1 if isinstance(node, dict):
-                node[draw.choice(("x", "payloads", "v", "id", "__class__", ""))] = copy.deepcopy(draw.choice(VALUES))
+                node[draw.choice(("x", "payloads", "v", "id", "__class__", ""))] = copy.deepcopy(
+                    draw.choice(VALUES)
+                )
             case 2:
                 node[key] = node[draw.choice(keys)]
             case _:
@@ -91,27 +122,119 @@ def _change(node: Any, draw: random.Random) -> None:
         return
 
 
-METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "CONNECT", "PRI", "get", "", "G\0T", "A" * 300)
+METHODS = (
+    "GET",
+    "POST",
+    "HEAD",
+    "OPTIONS",
+    "PUT",
+    "DELETE",
+    "TRACE",
+    "CONNECT",
+    "PRI",
+    "get",
+    "",
+    "G\0T",
+    "A" * 300,
+)
 PATHS = (
     *("/", "/status", "/healthz", "/readyz", "/metrics", "/history", "/live", "/control/set"),
-    *("/control/do", "/control/recording", "/control/still", "/control/tone", "/static/live.js", "/static/../app.py"),
-    *("/static/%2e%2e/%2e%2e/app.py", "/static//etc/passwd", "/static/%00", "//", "*", "http://127.0.0.1/status"),
-    *("/recordings", "/recordings/..%2f..%2frig.toml", "/%", "/%zz", "/" + "a" * 9000, "/status?" + "a=1&" * 2000),
-    *("/?token=" + "x" * 500, "/status?token=%ff%fe", "/é", "/\x7f", "/status#x", "/control/" + "%2f" * 50),
+    *(
+        "/control/do",
+        "/control/recording",
+        "/control/still",
+        "/control/tone",
+        "/static/live.js",
+        "/static/../app.py",
+    ),
+    *(
+        "/static/%2e%2e/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/%00",
+        "//",
+        "*",
+        "http://127.0.0.1/status",
+    ),
+    *(
+        "/recordings",
+        "/recordings/..%2f..%2frig.toml",
+        "/%",
+        "/%zz",
+        "/" + "a" * 9000,
+        "/status?" + "a=1&" * 2000,
+    ),
+    *(
+        "/?token=" + "x" * 500,
+        "/status?token=%ff%fe",
+        "/é",
+        "/\x7f",
+        "/status#x",
+        "/control/" + "%2f" * 50,
+    ),
 )
 HEADERS = (
-    *("Content-Length: -1", "Content-Length: 99999999999999999999", "Content-Length: 5", "Content-Length: 5, 6"),
-    *("Content-Length: 0x5", "Transfer-Encoding: chunked", "Transfer-Encoding: gzip, chunked", "Expect: 100-continue"),
-    *("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==",),
-    *("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 99\r\nSec-WebSocket-Key: \xff",),
-    *("Upgrade: h2c", "Connection: close", "Connection: " + "x" * 900, "Range: bytes=0-,5-2,-9", "Range: bytes=a"),
-    *("Origin: http://evil.example", "Origin: http://[", "Cookie: sci=\x01; ;=; a", "Cookie: " + "a=b; " * 400),
-    *("Authorization: Bearer ", "Authorization: Bearer \xff\xfe", "Authorization: Basic Og==", "Accept: text/html"),
-    *("Content-Type: application/json", "Content-Type: multipart/form-data; boundary=", "If-None-Match: *"),
-    *("If-Modified-Since: Thu, 99 Foo 9999 99:99:99 GMT", ": empty", "No colon", " folded", "X" * 3000 + ": y"),
+    *(
+        "Content-Length: -1",
+        "Content-Length: 99999999999999999999",
+        "Content-Length: 5",
+        "Content-Length: 5, 6",
+    ),
+    *(
+        "Content-Length: 0x5",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: gzip, chunked",
+        "Expect: 100-continue",
+    ),
+    *(
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: "
+        "13\r\nSec-WebSocket-Key: eA==",
+    ),
+    *(
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: "
+        "99\r\nSec-WebSocket-Key: \xff",
+    ),
+    *(
+        "Upgrade: h2c",
+        "Connection: close",
+        "Connection: " + "x" * 900,
+        "Range: bytes=0-,5-2,-9",
+        "Range: bytes=a",
+    ),
+    *(
+        "Origin: http://evil.example",
+        "Origin: http://[",
+        "Cookie: sci=\x01; ;=; a",
+        "Cookie: " + "a=b; " * 400,
+    ),
+    *(
+        "Authorization: Bearer ",
+        "Authorization: Bearer \xff\xfe",
+        "Authorization: Basic Og==",
+        "Accept: text/html",
+    ),
+    *(
+        "Content-Type: application/json",
+        "Content-Type: multipart/form-data; boundary=",
+        "If-None-Match: *",
+    ),
+    *(
+        "If-Modified-Since: Thu, 99 Foo 9999 99:99:99 GMT",
+        ": empty",
+        "No colon",
+        " folded",
+        "X" * 3000 + ": y",
+    ),
 )
 BODIES = (
-    *("", "{}", "[]", "null", '{"node": "sink"}', '{"node": "sink", "parameters": {"recording": "x"}}', "[" * 9000),
+    *(
+        "",
+        "{}",
+        "[]",
+        "null",
+        '{"node": "sink"}',
+        '{"node": "sink", "parameters": {"recording": "x"}}',
+        "[" * 9000,
+    ),
     *(
         '{"node": "reconstruct", "parameters": {"iterations": 1e999}}',
         '{"node": {"a": 1}}',
@@ -127,21 +250,41 @@ BODIES = (
         "x" * 70_000,
     ),
 )
-HOSTS = ("127.0.0.1", "localhost", "evil.example", "[::1", "127.0.0.1:99999", "", "a b", "127.0.0.1\x00")
+HOSTS = (
+    "127.0.0.1",
+    "localhost",
+    "evil.example",
+    "[::1",
+    "127.0.0.1:99999",
+    "",
+    "a b",
+    "127.0.0.1\x00",
+)
 
 
 def requests(seed: int) -> Iterator[bytes]:
-    """Yield HTTP requests made of parts that are valid, odd or broken; a third has bytes changed too."""
+    """Yield HTTP requests made of parts that are valid, odd or broken; a third has bytes changed
+    too.
+    """
     draw = random.Random(seed)
     while True:
         method = draw.choice(METHODS[:2]) if draw.random() < 0.7 else draw.choice(METHODS)
-        version = "HTTP/1.1" if draw.random() < 0.9 else draw.choice(("HTTP/1.0", "HTTP/2.0", "HTTP/9", "", "http/1.1"))
+        version = (
+            "HTTP/1.1"
+            if draw.random() < 0.9
+            else draw.choice(("HTTP/1.0", "HTTP/2.0", "HTTP/9", "", "http/1.1"))
+        )
         lines = [f"{method} {draw.choice(PATHS)} {version}"]
-        lines += [f"Host: {HOSTS[0] if draw.random() < 0.8 else draw.choice(HOSTS)}"] * (draw.random() < 0.95)
+        lines += [f"Host: {HOSTS[0] if draw.random() < 0.8 else draw.choice(HOSTS)}"] * (
+            draw.random() < 0.95
+        )
         lines += draw.sample(HEADERS, draw.choice((0, 1, 1, 2, 3)))
         body = draw.choice(BODIES)
         if method == "POST" and draw.random() < 0.7:
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body.encode('utf-8', 'surrogatepass'))}"]
+            lines += [
+                "Content-Type: application/json",
+                f"Content-Length: {len(body.encode('utf-8', 'surrogatepass'))}",
+            ]
         end = "\r\n" if draw.random() < 0.95 else "\n"
         request = bytearray((end.join(lines) + end + end + body).encode("latin-1", "replace"))
         if draw.random() < 0.3:
@@ -152,7 +295,9 @@ def requests(seed: int) -> Iterator[bytes]:
 
 
 def ask(port: int, request: bytes, source: str) -> tuple[int, bytes]:
-    """Send a request from an address of this host; return the status, 0 if closed without an answer, and the rest."""
+    """Send a request from an address of this host; return the status, 0 if closed without an
+    answer, and the rest.
+    """
     received = b""
     with contextlib.suppress(OSError), socket.socket() as connection:
         connection.settimeout(20.0)
@@ -175,18 +320,30 @@ def attack_pages(ports: list[int], n: int, seed: int) -> Counter[int]:
     source = requests(seed)
     for number in range(n):
         request = next(source)
-        # Each address of this host has a rate of its own; at one rate most requests would go no further.
-        status, rest = ask(ports[number % len(ports)], request, f"127.0.{number % 97}.{2 + number % 200}")
+        # Each address of this host has a rate of its own; at one rate most requests would go no
+        # further.
+        status, rest = ask(
+            ports[number % len(ports)], request, f"127.0.{number % 97}.{2 + number % 200}"
+        )
         answers[status] += 1
-        assert rest or not 400 <= status < 500 or request.startswith(b"HEAD"), f"{status} without a word: {request!r}"
+        assert rest or not 400 <= status < 500 or request.startswith(b"HEAD"), (
+            f"{status} without a word: {request!r}"
+        )
     return answers
 
 
 def attack_socket(endpoint: str, n: int, seed: int) -> Counter[str]:
-    """Send n changed messages to an address; return how many the codec refuses, by reason, and how many it does not."""
+    """Send n changed messages to an address; return how many the codec refuses, by reason, and how
+    many it does not.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = make_socket(
-        context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
+        context,
+        zmq.DEALER,
+        max_message_bytes=1 << 20,
+        heartbeat_s=5.0,
+        send_queue=100,
+        receive_queue=1000,
     )
     sender.connect(endpoint)
     sent: Counter[str] = Counter()
@@ -206,7 +363,9 @@ def attack_socket(endpoint: str, n: int, seed: int) -> Counter[str]:
             sender.send_multipart(frames)
             while sender.poll(0):
                 sender.recv_multipart()
-        sender.send_multipart(encode(Ping(sent_ns=n)))  # its answer shows that all before it was read
+        sender.send_multipart(
+            encode(Ping(sent_ns=n))
+        )  # its answer shows that all before it was read
         deadline_s = time.monotonic() + 120.0
         while True:
             assert sender.poll(60_000), "the last word is answered"
@@ -218,32 +377,50 @@ def attack_socket(endpoint: str, n: int, seed: int) -> Counter[str]:
         context.term()
 
 
-@pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "n", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
 def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) -> None:
     acquire, sink, reconstruct, page = free_ports(4)
     changes: dict[str, Any] = {
         "network": {"heartbeat_s": 5.0},
         "reconstruct": {"denoiser": "identity", "iterations": 1},
         "camera": {"options": {"snapshot_rate_hz": 5.0}},
-        "health": {"enabled": True, "acquire_port": acquire, "sink_port": sink, "reconstruct_port": reconstruct},
+        "health": {
+            "enabled": True,
+            "acquire_port": acquire,
+            "sink_port": sink,
+            "reconstruct_port": reconstruct,
+        },
         "preview": {"enabled": True, "port": page},
     }
     with RunningRig(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has grown to its size")
-        before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
+        before = {
+            name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()
+        }
         answers = attack_pages([page, sink, page, acquire, page, reconstruct], n, seed=1)
         refused = attack_socket(rig.rig.network.results, n // 2, seed=2)
         refused += attack_socket(rig.rig.network.dispatch, n // 2, seed=3)
         wait_for(lambda: reconstructed(sink) >= 20, "it continues")
-        after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
+        after = {
+            name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()
+        }
         # The figures are those of the last report, which is written twice a second.
-        wait_for(lambda: (Counter(counted(sink)) + Counter(counted(acquire))).total() > 0, "refusals are counted")
+        wait_for(
+            lambda: (Counter(counted(sink)) + Counter(counted(acquire))).total() > 0,
+            "refusals are counted",
+        )
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
     assert answers.total() == n
-    assert not [status for status in answers if status >= 500 and status not in {501, 503, 505}], answers
+    assert not [status for status in answers if status >= 500 and status not in {501, 503, 505}], (
+        answers
+    )
     assert answers[200] > 0
-    assert {name: pid for name, (pid, _) in after.items()} == {name: pid for name, (pid, _) in before.items()}
+    assert {name: pid for name, (pid, _) in after.items()} == {
+        name: pid for name, (pid, _) in before.items()
+    }
     grown = {name: (after[name][1] - before[name][1]) >> 20 for name in after}
     assert all(after[name][1] < before[name][1] + _MAX_GROWTH_BYTES for name in after), grown
     assert refused["valid"] > n // 100, "some reach the nodes"

@@ -1,6 +1,8 @@
-"""Mutated messages at every socket of a running rig: no node crashes or grows, and each message is counted.
+"""Mutated messages at every socket of a running rig: no node crashes or grows, and each message is
+counted.
 
-The corpus of `tests/hostile_messages.py` is hand-made; this module mutates valid messages at random.
+The corpus of `tests/hostile_messages.py` is hand-made; this module mutates valid messages at
+random.
 """
 
 from __future__ import annotations
@@ -89,11 +91,20 @@ def reason_of(frames: list[bytes]) -> str | None:
     return None
 
 
-def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, configure: SocketConfig) -> Counter[str]:
-    """Send mutated messages to an address; return the number that must be refused there, by reason."""
+def besiege(
+    rig: RunningRig, endpoint: str, n: int, seed: int, configure: SocketConfig
+) -> Counter[str]:
+    """Send mutated messages to an address; return the number that must be refused there,
+    by reason.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = make_socket(
-        context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
+        context,
+        zmq.DEALER,
+        max_message_bytes=1 << 20,
+        heartbeat_s=5.0,
+        send_queue=100,
+        receive_queue=1000,
     )
     configure(sender)
     sender.connect(endpoint)
@@ -110,7 +121,8 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, configure: Socket
             sender.send_multipart(frames)
             while sender.poll(0):
                 sender.recv_multipart()
-        # The answer to this proves that everything before it was read; closing earlier would discard data in flight.
+        # The answer to this proves that everything before it was read; closing earlier would
+        # discard data in flight.
         sender.send_multipart(encode(Ping(sent_ns=n)))
         answered = False
         while not answered:
@@ -124,10 +136,17 @@ def besiege(rig: RunningRig, endpoint: str, n: int, seed: int, configure: Socket
 
 @contextlib.contextmanager
 def pester(endpoint: str, n: int, seed: int, configure: SocketConfig) -> Iterator[None]:
-    """Subscribe to n topics that the taps never publish, and stay connected so that no subscription is discarded."""
+    """Subscribe to n topics that the taps never publish, and stay connected so that no subscription
+    is discarded.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     listener = make_socket(
-        context, zmq.XSUB, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=n, receive_queue=1000
+        context,
+        zmq.XSUB,
+        max_message_bytes=1 << 20,
+        heartbeat_s=5.0,
+        send_queue=n,
+        receive_queue=1000,
     )
     configure(listener)
     listener.connect(endpoint)
@@ -146,11 +165,17 @@ def pester(endpoint: str, n: int, seed: int, configure: SocketConfig) -> Iterato
 def knock(port: int, n: int, seed: int) -> None:
     """Send noise and broken requests to an HTTP address and read every answer."""
     draw = random.Random(seed)
-    good = b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nContent-Length: 5\r\n\r\n12345"
+    good = (
+        b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+        b"Content-Length: 5\r\n\r\n12345"
+    )
     for _ in range(n):
         at = draw.randrange(len(good))
         broken = good[:at] + draw.randbytes(draw.randint(1, 32)) + good[at + draw.randint(0, 4) :]
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        ):
             connection.sendall(broken)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
@@ -160,17 +185,30 @@ def knock(port: int, n: int, seed: int) -> None:
 @pytest.mark.parametrize(
     ("n", "encrypted"),
     [
-        pytest.param(300, True, id="encrypted"),  # `tests/e2e/test_outlets.py` counts those that arrive in plain
-        pytest.param(10_000, True, id="many, encrypted", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(10_000, False, id="many, plain", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(
+            300, True, id="encrypted"
+        ),  # `tests/e2e/test_outlets.py` counts those that arrive in plain
+        pytest.param(
+            10_000, True, id="many, encrypted", marks=[pytest.mark.slow, pytest.mark.timeout(900)]
+        ),
+        pytest.param(
+            10_000, False, id="many, plain", marks=[pytest.mark.slow, pytest.mark.timeout(900)]
+        ),
     ],
 )
-def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere, n: int, encrypted: bool) -> None:
+def test_rig_survives_mutated_messages(
+    tmp_path: Path, command_here: CommandHere, n: int, encrypted: bool
+) -> None:
     acquire, sink, reconstruct, page = free_ports(4)
     changes: dict[str, Any] = {
         "network": {"heartbeat_s": 5.0},
         "reconstruct": {"iterations": 1},
-        "health": {"enabled": True, "acquire_port": acquire, "sink_port": sink, "reconstruct_port": reconstruct},
+        "health": {
+            "enabled": True,
+            "acquire_port": acquire,
+            "sink_port": sink,
+            "reconstruct_port": reconstruct,
+        },
         "preview": {"enabled": True, "port": page},
     }
     configure = unencrypted
@@ -181,7 +219,9 @@ def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere
     with RunningRigSolvedHere(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has reached its working size")
         network = rig.rig.network
-        before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
+        before = {
+            name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()
+        }
         for port in (acquire, sink, reconstruct, page):
             knock(port, n // 10, 3)
         refused = besiege(rig, network.results, n, 1, configure)
@@ -192,18 +232,24 @@ def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere
         if encrypted:
             with unknown_peers(rig) as (sender, listener):
                 for _, frames in zip(range(n), mutated(5), strict=False):
-                    with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
+                    with contextlib.suppress(
+                        zmq.Again
+                    ):  # ZeroMQ stops retrying a peer that rejects the handshake
                         sender.send_multipart(frames or [b""], zmq.NOBLOCK)
                 wait_for(lambda: counted(sink).get("handshake"), "the unknown peers are refused")
                 assert not listener.poll(0), "the taps sent nothing to an unknown peer"
         wait_until_counted(rig, acquire, besieged)
         assert without_unknown_peers(counted(acquire)) == besieged
-        after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
+        after = {
+            name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()
+        }
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
         if encrypted:
             assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
-    assert {name: pid for name, (pid, _) in after.items()} == {name: pid for name, (pid, _) in before.items()}
+    assert {name: pid for name, (pid, _) in after.items()} == {
+        name: pid for name, (pid, _) in before.items()
+    }
     for name in after:
         assert after[name][1] < before[name][1] + (32 << 20), f"{name} grew"
     ledger = assert_accounted_for(summary)
@@ -238,7 +284,11 @@ def sum_of(reasons: Mapping[str, float]) -> float:
 
 def without_unknown_peers(reasons: Mapping[str, float]) -> dict[str, float]:
     """Return the reasons that concern the content of a message."""
-    return {reason: count for reason, count in reasons.items() if reason not in {"unexpected_kind", "handshake"}}
+    return {
+        reason: count
+        for reason, count in reasons.items()
+        if reason not in {"unexpected_kind", "handshake"}
+    }
 
 
 @pytest.mark.parametrize("n", [300, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -276,11 +326,15 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
 
 
 def reconstructed(port: int) -> float:
-    """Return the number of snapshots that the sink has of this series; 0 while it does not answer."""
+    """Return the number of snapshots that the sink has of this series;
+    0 while it does not answer.
+    """
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
             text = response.read().decode()
     except OSError:
         return 0.0
-    found = re.search(r'^sci_stream_snapshots_total\{outcome="reconstructed"\} (\S+)$', text, re.MULTILINE)
+    found = re.search(
+        r'^sci_stream_snapshots_total\{outcome="reconstructed"\} (\S+)$', text, re.MULTILINE
+    )
     return float(found[1]) if found else 0.0

@@ -1,4 +1,6 @@
-"""Several faults at once: overload, settings, crashes of two nodes; and unknown peers in any number."""
+"""Several faults at once: overload, settings, crashes of two nodes; and unknown peers in any
+number.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,35 @@ _GREETING = b"\xff" + b"\0" * 8 + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + b
 
 def test_settings_and_two_crashes_at_once_under_overload(tmp_path: Path) -> None:
     (page,) = free_ports(1)
-    tiny = {"camera": {"options": {"width_px": 16, "height_px": 16}}, "preview": {"enabled": True, "port": page}}
+    tiny = {
+        "camera": {"options": {"width_px": 16, "height_px": 16}},
+        "preview": {"enabled": True, "port": page},
+    }
     with RunningRig(tmp_path, merged(BURST, tiny)) as rig:
         rig.wait_for_count("reconstructed", 5)
         early = resident_mib(rig)
-        for iterations, pair in enumerate(itertools.combinations(("acquire", "reconstruct-0", "sink"), 2), start=5):
+        for iterations, pair in enumerate(
+            itertools.combinations(("acquire", "reconstruct-0", "sink"), 2), start=5
+        ):
             body = {"node": "reconstruct-0", "parameters": {"iterations": iterations}}
             request = Request(f"http://127.0.0.1:{page}/control/set", json.dumps(body).encode())
             request.add_header("Content-Type", "application/json")
             assert json.load(urlopen(request, timeout=60))["ok"]
             for node in pair:
                 rig.kill(node)
-            rig.wait_until(f"{iterations} iterations", lambda report: report.get("iterations") == iterations)  # noqa: B023 - called at once
+            rig.wait_until(
+                f"{iterations} iterations",
+                lambda report, number=iterations: report.get("iterations") == number,
+            )
         late = resident_mib(rig)
         rig.process.terminate()
         summary = rig.finish(120)
     assert_accounted_for(summary)
-    assert [change["new"] for change in summary["changes"] if "again" not in change["who"]] == [5, 6, 7]
+    assert [change["new"] for change in summary["changes"] if "again" not in change["who"]] == [
+        5,
+        6,
+        7,
+    ]
     assert all(late[node] < early[node] + 64 for node in early)
 
 
@@ -65,7 +79,11 @@ def say_hello(connection: socket.socket, name: str) -> None:
     while b"READY" not in answer:
         answer += connection.recv(4096) or b"READY"
     for more, frame in zip([1] * (len(frames) - 1) + [0], frames, strict=True):
-        size = bytes([more | 2]) + struct.pack(">Q", len(frame)) if len(frame) > 255 else bytes([more, len(frame)])
+        size = (
+            bytes([more | 2]) + struct.pack(">Q", len(frame))
+            if len(frame) > 255
+            else bytes([more, len(frame)])
+        )
         connection.sendall(size + frame)
 
 
@@ -78,12 +96,17 @@ def unknown_peers(rig: RunningRig, n: int) -> Iterator[None]:
         while not over.is_set():
             with contextlib.ExitStack() as present:
                 for index in range(n):
-                    for endpoint in map(urlsplit, (rig.rig.network.dispatch, rig.rig.network.results)):
+                    for endpoint in map(
+                        urlsplit, (rig.rig.network.dispatch, rig.rig.network.results)
+                    ):
                         if over.is_set():
                             return
                         with contextlib.suppress(OSError):
                             address = endpoint.hostname, endpoint.port
-                            say_hello(present.enter_context(socket.create_connection(address, 2)), f"n{index}")
+                            say_hello(
+                                present.enter_context(socket.create_connection(address, 2)),
+                                f"n{index}",
+                            )
                 over.wait(3)
 
     thread = threading.Thread(target=come_and_go)

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.rig
 
 
 def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
-    health = dict(zip(("acquire_port", "sink_port", "reconstruct_port"), free_ports(3), strict=True))
+    health = dict(
+        zip(("acquire_port", "sink_port", "reconstruct_port"), free_ports(3), strict=True)
+    )
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 100.0, "truth": False}},
         "health": {"enabled": True, **health},
@@ -31,9 +33,13 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
         rig.wait_for_count("reconstructed", 2)
         sink = rig.nodes()["sink"]
         sink.suspend()
-        # 128 of them fill a MiB, and as many again are in flight. The sink that reports them otherwise is stopped.
+        # 128 of them fill a MiB, and as many again are in flight. The sink that reports them
+        # otherwise is stopped.
         before = acquired(health["acquire_port"])
-        wait_for(lambda: acquired(health["acquire_port"]) > before + 300, "more snapshots than there is memory for")
+        wait_for(
+            lambda: acquired(health["acquire_port"]) > before + 300,
+            "more snapshots than there is memory for",
+        )
         sink.resume()
         rig.process.terminate()
         ledger = assert_accounted_for(rig.finish())
@@ -63,7 +69,9 @@ def acquired(port: int) -> float:
     """Return the number of acquired snapshots that the acquire node itself reports."""
     metrics = plain_http.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text
     return next(
-        float(line.split()[1]) for line in metrics.splitlines() if line.startswith("sci_stream_acquired_total ")
+        float(line.split()[1])
+        for line in metrics.splitlines()
+        if line.startswith("sci_stream_acquired_total ")
     )
 
 
@@ -92,5 +100,9 @@ def test_faulty_camera_while_nodes_are_killed(tmp_path: Path) -> None:
         assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] == 50
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == list(range(50))
-            assert ledger["camera_missed"] == recording.rows["dropped_before"].sum(), "over both processes of the node"
-            assert sorted(set(recording.rows["epoch"].tolist())) == list(range(recording.rows["epoch"].max() + 1))
+            assert ledger["camera_missed"] == recording.rows["dropped_before"].sum(), (
+                "over both processes of the node"
+            )
+            assert sorted(set(recording.rows["epoch"].tolist())) == list(
+                range(recording.rows["epoch"].max() + 1)
+            )

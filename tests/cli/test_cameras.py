@@ -39,9 +39,14 @@ def producer() -> Path:
 
 @pytest.fixture
 def cameras(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], log_as_it_was: None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    log_as_it_was: None,
 ) -> Cameras:
-    """Return a function that runs the command in a separate folder, without any producer in the environment."""
+    """Return a function that runs the command in a separate folder, without any producer in the
+    environment.
+    """
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
@@ -53,7 +58,9 @@ def cameras(
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capfd.readouterr()
-        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), printed.out, printed.err)
+        return subprocess.CompletedProcess(
+            sys.argv, int(ended.value.code or 0), printed.out, printed.err
+        )
 
     return run
 
@@ -73,10 +80,14 @@ def test_list_uses_the_environment(cameras: Cameras, producer: Path) -> None:
     assert done.returncode == 0, done.stderr
     for words in ("VikyTL_DEV_red", "VikyTL_DEV_blue", "free"):
         assert words in done.stdout
-    assert re.search("[34] cameras", done.stdout), "three, and perhaps the fake GigE camera of another test"
+    assert re.search("[34] cameras", done.stdout), (
+        "three, and perhaps the fake GigE camera of another test"
+    )
 
 
-def test_cameras_json_has_producers_interfaces_and_cameras(cameras: Cameras, producer: Path) -> None:
+def test_cameras_json_has_producers_interfaces_and_cameras(
+    cameras: Cameras, producer: Path
+) -> None:
     done = cameras("list", "--json", "--cti", producer)
     found = next(each for each in json.loads(done.stdout) if each["driver"] == "harvesters")
     (interface,) = found["producers"][0]["interfaces"]
@@ -90,7 +101,9 @@ def test_cameras_without_producer_says_where_to_set_one(cameras: Cameras) -> Non
     assert done.returncode == 0, done.stderr
     for words in ('driver = "simulated"', 'driver = "replay"'):
         assert words in done.stdout
-    listed = {each["driver"]: each["producers"] for each in json.loads(cameras("list", "--json").stdout)}
+    listed = {
+        each["driver"]: each["producers"] for each in json.loads(cameras("list", "--json").stdout)
+    }
     (missing,) = listed["harvesters"]
     assert "No GenTL producer is known" in missing["problem"]
     assert "GENICAM_GENTL64_PATH" in missing["problem"]
@@ -99,7 +112,9 @@ def test_cameras_without_producer_says_where_to_set_one(cameras: Cameras) -> Non
     assert "error: No GenTL producer is known" in required.stderr
 
 
-def test_broken_producer_is_listed_with_the_others(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+def test_broken_producer_is_listed_with_the_others(
+    cameras: Cameras, producer: Path, tmp_path: Path
+) -> None:
     (tmp_path / "broken.cti").write_text("no library")
     done = cameras("list", "--json", "--cti", tmp_path, "--cti", producer)
     assert done.returncode == 0
@@ -117,7 +132,9 @@ def test_features_are_shown(cameras: Cameras, producer: Path) -> None:
         assert words in line
 
 
-def test_grab_writes_frames_and_reports_timing(cameras: Cameras, producer: Path, tmp_path: Path) -> None:
+def test_grab_writes_frames_and_reports_timing(
+    cameras: Cameras, producer: Path, tmp_path: Path
+) -> None:
     (tmp_path / "rig.toml").write_text(RIG.format(producer=producer))
     done = cameras("grab", "--rig", "rig.toml", "-n", "20", "--out", "frames", "--json")
     assert done.returncode == 0, done.stderr
@@ -133,7 +150,9 @@ def test_grab_writes_frames_and_reports_timing(cameras: Cameras, producer: Path,
 
 
 def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None:
-    (tmp_path / "rig.toml").write_text("[camera.options]\nwidth_px = 32\nheight_px = 32\nsnapshots = 3\n")
+    (tmp_path / "rig.toml").write_text(
+        "[camera.options]\nwidth_px = 32\nheight_px = 32\nsnapshots = 3\n"
+    )
     done = cameras("grab", "--rig", "rig.toml", "-n", "5")
     assert done.returncode == 0, done.stderr
     assert "0 in 0 gaps" in done.stdout
@@ -146,7 +165,11 @@ def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None
         (["grab", "--rig", "rig.toml", "--cti", "PRODUCER"], 2, "No camera selected"),
         (["features", "--rig", "rig.toml", "--driver", "simulated"], 2, "or --rig alone"),
         (["grab", "9", "--cti", "PRODUCER"], 3, "There is no camera '9'. Found:"),
-        (["grab", "1", "--cti", "PRODUCER"], 3, "RGBa8, which is not supported; expected one of Mono8"),
+        (
+            ["grab", "1", "--cti", "PRODUCER"],
+            3,
+            "RGBa8, which is not supported; expected one of Mono8",
+        ),
         (["grab", "1", "--cti", "none.cti"], 2, "There is no GenTL producer none.cti"),
         (["list", "--driver", "simulated"], 2, "The driver simulated cannot look for cameras"),
         (["list", "--driver", "harvester"], 2, "Did you mean harvesters?"),

@@ -23,8 +23,12 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             yield from commands(command.get_command(None, name), (*path, name))
 
 
-def test_help_shows_names_in_brackets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sections of a rig, ``[reconstruct]``: the library that prints help takes words in brackets for styles."""
+def test_help_shows_names_in_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sections of a rig, ``[reconstruct]``: the library that prints help takes words in brackets
+    for styles.
+    """
     monkeypatch.setenv("COLUMNS", "400")
     hidden = {}
     for path, command in commands(ROOT):
@@ -34,6 +38,8 @@ def test_help_shows_names_in_brackets(capsys: pytest.CaptureFixture[str], monkey
         with pytest.raises(SystemExit, match=r"^0$"):
             ROOT.main([*path, "--help"], prog_name="sci-stream")
         shown = capsys.readouterr().out
-        hidden[" ".join(path)] = set(re.findall(r"\[[a-z_]+\]", written)) - set(re.findall(r"\[[a-z_]+\]", shown))
+        hidden[" ".join(path)] = set(re.findall(r"\[[a-z_]+\]", written)) - set(
+            re.findall(r"\[[a-z_]+\]", shown)
+        )
     assert len(hidden) > 10
     assert {name: missing for name, missing in hidden.items() if missing} == {}

@@ -1,4 +1,6 @@
-"""Commands of other packages: found by entry points, loaded when called, harmless when broken or absent."""
+"""Commands of other packages: found by entry points, loaded when called, harmless when broken or
+absent.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,16 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Return a function that makes these the only installed commands of other packages."""
 
     def install(**values: str) -> None:
-        entries = [importlib.metadata.EntryPoint(name, value, GROUP) for name, value in values.items()]
+        entries = [
+            importlib.metadata.EntryPoint(name, value, GROUP) for name, value in values.items()
+        ]
 
-        def entry_points(*, group: str, name: str | None = None) -> list[importlib.metadata.EntryPoint]:
-            return [entry for entry in entries if entry.group == group and name in {None, entry.name}]
+        def entry_points(
+            *, group: str, name: str | None = None
+        ) -> list[importlib.metadata.EntryPoint]:
+            return [
+                entry for entry in entries if entry.group == group and name in {None, entry.name}
+            ]
 
         monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
 
@@ -60,7 +68,9 @@ def test_broken_command_is_listed_with_its_error(install: Install) -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), PACKAGES.items())
-def test_command_of_an_absent_package_says_how_to_get_it(name: str, package: str, install: Install) -> None:
+def test_command_of_an_absent_package_says_how_to_get_it(
+    name: str, package: str, install: Install
+) -> None:
     install()
     assert f" {name} " not in CliRunner().invoke(app, ["--help"]).output
     called = CliRunner().invoke(app, [*name.split("."), "any", "--help"])

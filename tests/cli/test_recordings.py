@@ -35,7 +35,13 @@ def recorded(tmp_path: Path, series) -> Path:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in (0, 1, 4):
             writer.write_reconstruction(series.reconstruction(seq))
-        ledger = {"acquired": 5, "reconstructed": 3, "raw_only": 0, "dropped": {"queue_full": 2}, "closed": True}
+        ledger = {
+            "acquired": 5,
+            "reconstructed": 3,
+            "raw_only": 0,
+            "dropped": {"queue_full": 2},
+            "closed": True,
+        }
         writer.close(ledger)
     return tmp_path / "run.h5"
 
@@ -48,20 +54,24 @@ def test_inspect_prints_text_and_json(command, recorded: Path) -> None:
     assert (status, json.loads(text)["stored"]["video"]) == (0, 3)
 
 
-def test_export_reports_written_and_missing_snapshots(command, recorded: Path, tmp_path: Path) -> None:
+def test_export_reports_written_and_missing_snapshots(
+    command, recorded: Path, tmp_path: Path
+) -> None:
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 0
     assert "3 snapshots, 9 frames, png; 2 in between are missing from the recording" in said
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 3
     assert "pictures exists. Choose another name, or --force to replace it." in said
-    status, _, said = command("export", recorded, tmp_path / "other", "--as", "png", "--coded", "--error")
+    status, _, said = command(
+        "export", recorded, tmp_path / "other", "--as", "png", "--coded", "--error"
+    )
     assert (status, "expected --coded or --error; got both" in said) == (2, True)
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "jpeg2000")
     assert status == 2
     assert (
-        "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet."
-        in said
+        "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, "
+        "hdf5, html, png, sheet." in said
     )
 
 
@@ -73,7 +83,9 @@ def test_repair_of_clean_recording_reports_nothing_to_do(command, recorded: Path
 
 @pytest.mark.parametrize("name", ["inspect", "export", "repair"])
 @pytest.mark.parametrize("content", [b"no HDF5 at all", b""])
-def test_file_that_is_no_recording_is_one_error(command, tmp_path: Path, name: str, content: bytes) -> None:
+def test_file_that_is_no_recording_is_one_error(
+    command, tmp_path: Path, name: str, content: bytes
+) -> None:
     path = tmp_path / "foreign.h5"
     path.write_bytes(content)
     more = [tmp_path / "out.mp4"] if name == "export" else []

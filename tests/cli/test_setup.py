@@ -26,7 +26,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     ran: list[tuple[str, Path]] = []
     monkeypatch.setattr(cameras, "find_cameras", lambda _places: [])
     monkeypatch.setattr(dialogue, "run", lambda path: ran.append(("run", path)))
-    monkeypatch.setattr(dialogue, "calibrate", lambda path, _out, force: ran.append((f"calibrate {force}", path)))
+    monkeypatch.setattr(
+        dialogue, "calibrate", lambda path, _out, force: ran.append((f"calibrate {force}", path))
+    )
     monkeypatch.setattr(preflight, "check_rig", lambda path: ran.append(("check", path)) or [])
     return ran
 
@@ -40,7 +42,12 @@ def test_answers_of_nothing_run_a_simulated_rig(tmp_path: Path, ran, monkeypatch
     path = tmp_path / "rig.toml"
     set_up(path)
     rig = load_rig(path, overrides={})
-    assert (rig.camera.driver, rig.rig.name, rig.policy.mode, rig.record.enabled) == ("simulated", "rig", "live", True)
+    assert (rig.camera.driver, rig.rig.name, rig.policy.mode, rig.record.enabled) == (
+        "simulated",
+        "rig",
+        "live",
+        True,
+    )
     assert (rig.preview.host, rig.calibration.file) == ("127.0.0.1", None)
     assert ran == [("check", path), ("run", path)]
 
@@ -49,20 +56,32 @@ def test_answers_of_nothing_run_a_simulated_rig(tmp_path: Path, ran, monkeypatch
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the dialogue find a camera."""
     camera = FoundCamera("id-7", "Maker", "Model", "7", "", "ready", {})
-    producer = FoundProducer("a.cti", "tl", "Maker", "1", (FoundInterface("if", "if", "USB", (camera,)),))
-    monkeypatch.setattr(cameras, "find_cameras", lambda _places: [FoundDriver("simulated", [producer])])
-    monkeypatch.setattr(cameras, "suggested_options", lambda _driver, query: ({"seed": int(query)}, {}))
+    producer = FoundProducer(
+        "a.cti", "tl", "Maker", "1", (FoundInterface("if", "if", "USB", (camera,)),)
+    )
+    monkeypatch.setattr(
+        cameras, "find_cameras", lambda _places: [FoundDriver("simulated", [producer])]
+    )
+    monkeypatch.setattr(
+        cameras, "suggested_options", lambda _driver, query: ({"seed": int(query)}, {})
+    )
     monkeypatch.setattr(dialogue, "_SIMULATED", "none")
 
 
-def test_camera_is_chosen_measured_and_watched_from_elsewhere(tmp_path: Path, ran, found, monkeypatch) -> None:
+def test_camera_is_chosen_measured_and_watched_from_elsewhere(
+    tmp_path: Path, ran, found, monkeypatch
+) -> None:
     answer(monkeypatch, "9", "1", "n", "bench", "y", str(tmp_path / "films"), "y", "y", "y", "n")
     path = tmp_path / "rig.toml"
     set_up(path, "--force")
     rig = load_rig(path, overrides={})
     assert (rig.rig.name, rig.policy.mode, rig.record.enabled) == ("bench", "record", True)
     assert (rig.camera.options["seed"], rig.calibration.file) == (7, tmp_path / "calibration.h5")
-    assert (rig.preview.host, len(rig.preview.token) >= 16, rig.record.folder) == ("0.0.0.0", True, tmp_path / "films")
+    assert (rig.preview.host, len(rig.preview.token) >= 16, rig.record.folder) == (
+        "0.0.0.0",
+        True,
+        tmp_path / "films",
+    )
     assert path.stat().st_mode & 0o077 == 0
     assert ran == [("calibrate True", path), ("check", path)]
 
@@ -71,7 +90,10 @@ def test_calibration_may_be_in_the_home_folder(tmp_path: Path, ran, found, monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     answer(monkeypatch, "1", "y", "~/masks.h5", *[""] * 6)
     set_up(tmp_path / "rig.toml")
-    assert load_rig(tmp_path / "rig.toml", overrides={}).calibration.file == tmp_path / "home" / "masks.h5"
+    assert (
+        load_rig(tmp_path / "rig.toml", overrides={}).calibration.file
+        == tmp_path / "home" / "masks.h5"
+    )
 
 
 def test_failed_check_ends_before_the_run(tmp_path: Path, ran, monkeypatch, capsys) -> None:

@@ -12,7 +12,9 @@ OFFSET = st.integers(-(10**15), 10**15)
 T0 = 1_780_000_000_000_000_000
 
 
-def exchange(clock: ClockOffset, offset_ns: int, there_ns: int, back_ns: int, sent_ns: int = T0) -> None:
+def exchange(
+    clock: ClockOffset, offset_ns: int, there_ns: int, back_ns: int, sent_ns: int = T0
+) -> None:
     """Exchange a ping with these travel times and an answer after 1 ms."""
     received_ns = sent_ns + there_ns + offset_ns
     answered_ns = received_ns + 1_000_000
@@ -20,7 +22,9 @@ def exchange(clock: ClockOffset, offset_ns: int, there_ns: int, back_ns: int, se
 
 
 @given(OFFSET, st.lists(st.tuples(WAY, WAY), min_size=1, max_size=40))
-def test_offset_error_is_within_reported_uncertainty(offset_ns: int, ways: list[tuple[int, int]]) -> None:
+def test_offset_error_is_within_reported_uncertainty(
+    offset_ns: int, ways: list[tuple[int, int]]
+) -> None:
     clock = ClockOffset()
     for there_ns, back_ns in ways:
         exchange(clock, offset_ns, there_ns, back_ns)

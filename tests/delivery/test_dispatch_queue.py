@@ -39,7 +39,9 @@ def test_stale_snapshots_give_way_to_the_newest_once_a_node_asks() -> None:
     queue.join("a", 0)
     assert queue.drop_stale("stale".__eq__) == []
     queue.join("a", 1)
-    assert [entry.seq for entry in queue.drop_stale("stale".__eq__)] == [1, 2], "all but the newest and the promised"
+    assert [entry.seq for entry in queue.drop_stale("stale".__eq__)] == [1, 2], (
+        "all but the newest and the promised"
+    )
     assert queue.drop_stale("stale".__eq__) == []
     assert drain(queue) == [("a", 0)]
 
@@ -149,7 +151,9 @@ def test_late_result_of_lost_node_settles_redelivered_copy() -> None:
 
 @given(
     actions=st.lists(
-        st.tuples(st.sampled_from(["offer", "assign", "done", "lose", "join", "fail"]), st.integers(0, 2)),
+        st.tuples(
+            st.sampled_from(["offer", "assign", "done", "lose", "join", "fail"]), st.integers(0, 2)
+        ),
         max_size=120,
     )
 )

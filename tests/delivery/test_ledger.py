@@ -37,7 +37,9 @@ def test_ledger_closes_when_every_snapshot_has_an_outcome() -> None:
     assert ledger.closed
     ledger.check()
     counts = ledger.counts()
-    assert counts["acquired"] == counts["reconstructed"] + counts["raw_only"] + sum(counts["dropped"].values())
+    assert counts["acquired"] == counts["reconstructed"] + counts["raw_only"] + sum(
+        counts["dropped"].values()
+    )
 
 
 def test_second_outcome_counts_as_duplicate_only() -> None:
@@ -88,7 +90,9 @@ def test_outbox_stalls_only_with_unacknowledged_messages() -> None:
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
-def test_reorder_buffer_with_sufficient_window_restores_order(order: list[int], skip: set[int]) -> None:
+def test_reorder_buffer_with_sufficient_window_restores_order(
+    order: list[int], skip: set[int]
+) -> None:
     buffer: ReorderBuffer[int] = ReorderBuffer(window=12, patience_s=1e9)
     out: list[int] = []
     for seq in order:

@@ -15,11 +15,15 @@ def test_burst_is_admitted_then_rate() -> None:
     assert [bucket.take(10.5), bucket.take(10.5)] == [True, False]
     assert not bucket.full(11.0)
     assert bucket.full(12.0)
-    assert [bucket.take(1000.0) for _ in range(4)] == [True, True, True, False], "at most a burst is saved"
+    assert [bucket.take(1000.0) for _ in range(4)] == [True, True, True, False], (
+        "at most a burst is saved"
+    )
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.floats(0.5, 50), st.integers(1, 20))
-def test_bucket_never_admits_more_than_burst_and_rate(pauses: list[float], per_s: float, burst: int) -> None:
+def test_bucket_never_admits_more_than_burst_and_rate(
+    pauses: list[float], per_s: float, burst: int
+) -> None:
     bucket = TokenBucket(per_s, burst)
     now_s, taken = 5.0, 0
     for pause_s in pauses:

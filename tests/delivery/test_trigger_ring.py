@@ -12,7 +12,9 @@ MS = 1_000_000
 BEFORE, AFTER = 30 * MS, 20 * MS
 
 
-def ring(*conditions: str, state: TriggerState | None = None, max_bytes: int = 1 << 30) -> EventRing:
+def ring(
+    *conditions: str, state: TriggerState | None = None, max_bytes: int = 1 << 30
+) -> EventRing:
     parsed = [Condition.parse(text) for text in conditions]
     return EventRing(BEFORE, AFTER, parsed, max_bytes, state or TriggerState())
 
@@ -27,7 +29,9 @@ def test_event_keeps_snapshots_from_before_to_after_it() -> None:
         one.add(seq, seq * 10 * MS, 1, {})
         if seq == 10:
             event = one.trigger(0, "kept", "Ann")
-            assert (event.number, event.time_ns) == (1, 100 * MS), "not earlier than the newest snapshot"
+            assert (event.number, event.time_ns) == (1, 100 * MS), (
+                "not earlier than the newest snapshot"
+            )
     one.end()
     decisions = one.decisions()
     assert kept(decisions) == [7, 8, 9, 10, 11, 12]
@@ -71,17 +75,26 @@ def test_condition_is_held_off_and_counted() -> None:
     assert [seq for seq, event in enumerate(events) if event] == [0, 6]
 
 
-@pytest.mark.parametrize("text", ["motion", "motion = 1", "colour > 1", "motion > 1, at most", "chunk_ > 1"])
+@pytest.mark.parametrize(
+    "text", ["motion", "motion = 1", "colour > 1", "motion > 1, at most", "chunk_ > 1"]
+)
 def test_text_that_is_no_condition_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no condition"):
         Condition.parse(text)
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(1, 40), st.sampled_from(["", "", "trigger", "motion", "die"])), max_size=60),
+    steps=st.lists(
+        st.tuples(st.integers(1, 40), st.sampled_from(["", "", "trigger", "motion", "die"])),
+        max_size=60,
+    ),
 )
-def test_any_events_and_deaths_keep_each_covered_snapshot_once(steps: list[tuple[int, str]]) -> None:
-    """A process that dies is followed by one with its last saved state, which gets all undecided snapshots again."""
+def test_any_events_and_deaths_keep_each_covered_snapshot_once(
+    steps: list[tuple[int, str]],
+) -> None:
+    """A process that dies is followed by one with its last saved state, which gets all undecided
+    snapshots again.
+    """
     times: dict[int, int] = {}
     decided: dict[int, bool] = {}
     one = ring("motion > 0.5")
@@ -105,7 +118,9 @@ def test_any_events_and_deaths_keep_each_covered_snapshot_once(steps: list[tuple
         take()
     one.end()
     take()
-    covered = {seq for seq, at in times.items() if any(event.covers(at) for event in one.state.events)}
+    covered = {
+        seq for seq, at in times.items() if any(event.covers(at) for event in one.state.events)
+    }
     assert {seq for seq, is_kept in decided.items() if is_kept} == covered
     assert decided.keys() == times.keys()
     numbers = [event.number for event in one.state.events]

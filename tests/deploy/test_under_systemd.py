@@ -40,7 +40,9 @@ def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:
     if "reconstruct" in unit.name:
         text = text.replace("WatchdogSec=60", "WatchdogSec=15")
     inherited = environment()
-    kept = "".join(f"Environment={name}={inherited[name]}\n" for name in ("PYTHONPATH", "OMP_NUM_THREADS"))
+    kept = "".join(
+        f"Environment={name}={inherited[name]}\n" for name in ("PYTHONPATH", "OMP_NUM_THREADS")
+    )
     # systemd forgets the result of a unit with the unit: it is recorded when the unit ends.
     last = f"ExecStopPost=/bin/sh -c 'echo %n $$SERVICE_RESULT $$EXIT_STATUS >> {folder}/ended'\n"
     return text.replace("[Service]\n", f"[Service]\n{kept}{last}") + "\n"
@@ -61,7 +63,9 @@ def test_rig_under_systemd_starts_restarts_and_stops(tmp_path: Path) -> None:
     program = f"{sys.executable} -m sci_stream"
     for unit in UNITS:
         (units / unit.name).write_text(of_a_user(unit, program, tmp_path, rig))
-    (units / "sci-stream.target").write_text((ROOT / "deploy" / "systemd" / "sci-stream.target").read_text())
+    (units / "sci-stream.target").write_text(
+        (ROOT / "deploy" / "systemd" / "sci-stream.target").read_text()
+    )
     spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     manager = [sys.executable, str(HERE / "under_systemd.py")]
     report = subprocess.run(
@@ -72,7 +76,9 @@ def test_rig_under_systemd_starts_restarts_and_stops(tmp_path: Path) -> None:
         timeout=500,
     )
     if report.returncode == 77 or "unshare" in report.stderr:
-        pytest.skip(f"cannot start a service manager here: {report.stdout[-500:]}{report.stderr[-200:]}")
+        pytest.skip(
+            f"cannot start a service manager here: {report.stdout[-500:]}{report.stderr[-200:]}"
+        )
     assert report.returncode == 0, f"{report.stdout}\n{report.stderr}"
     seen = json.loads(report.stdout.splitlines()[-1])
     assert set(seen["stopped"]) == {"inactive"}

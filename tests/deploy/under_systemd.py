@@ -1,7 +1,8 @@
 """Run commands under a separate systemd user manager in separate namespaces.
 
-``unshare --mount --pid --fork --mount-proc python under_systemd.py FOLDER COMMAND…`` starts the manager with the units
-of FOLDER/systemd/user, then the command, ends all, and exits with the command's status.
+``unshare --mount --pid --fork --mount-proc python under_systemd.py FOLDER COMMAND…`` starts the
+manager with the units of FOLDER/systemd/user, then the command, ends all, and exits with the
+command's status.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def main() -> int:
     }
     with (Path(folder) / "manager.log").open("w") as log:
         manager = subprocess.Popen(
-            ["/lib/systemd/systemd", "--user"], env=environment, stdout=log, stderr=subprocess.STDOUT
+            ["/lib/systemd/systemd", "--user"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     deadline_s = time.monotonic() + _PATIENCE_S
     asked = ["systemctl", "--user", "show-environment"]

@@ -12,12 +12,18 @@ from typing import Any
 
 _PATIENCE_S = 120.0
 _ALL = "sci-stream.target"
-_UNITS = ("sci-stream-sink.service", "sci-stream-acquire.service", "sci-stream-reconstruct@0.service")
+_UNITS = (
+    "sci-stream-sink.service",
+    "sci-stream-acquire.service",
+    "sci-stream-reconstruct@0.service",
+)
 
 
 def systemctl(*words: str) -> str:
     """Run systemctl; return its output."""
-    asked = subprocess.run(["systemctl", "--user", *words], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["systemctl", "--user", *words], capture_output=True, text=True, check=False
+    )
     if asked.returncode:
         raise SystemExit(f"systemctl {' '.join(words)}: {asked.stderr or asked.stdout}")
     return asked.stdout
@@ -26,7 +32,9 @@ def systemctl(*words: str) -> str:
 def show(unit: str) -> dict[str, str]:
     """Return the properties of a unit."""
     names = "ActiveState,SubState,StatusText,NRestarts,MainPID,Result"
-    return dict(line.split("=", 1) for line in systemctl("show", unit, f"--property={names}").splitlines())
+    return dict(
+        line.split("=", 1) for line in systemctl("show", unit, f"--property={names}").splitlines()
+    )
 
 
 def wait_until(unit: str, **wanted: str) -> dict[str, str]:
@@ -34,7 +42,10 @@ def wait_until(unit: str, **wanted: str) -> dict[str, str]:
     deadline_s = time.monotonic() + _PATIENCE_S
     while any((now := show(unit))[name] != value for name, value in wanted.items()):
         if time.monotonic() > deadline_s:
-            raise SystemExit(f"{unit} is {now}, not {wanted}\n" + systemctl("status", "--no-pager", "--lines=50", unit))
+            raise SystemExit(
+                f"{unit} is {now}, not {wanted}\n"
+                + systemctl("status", "--no-pager", "--lines=50", unit)
+            )
         time.sleep(0.2)
     return now
 
@@ -48,8 +59,11 @@ def main() -> None:
         seen[unit] = wait_until(unit, ActiveState="active", StatusText="ready")
     reconstruct = _UNITS[2]
     os.kill(int(seen[reconstruct]["MainPID"]), signal.SIGKILL)
-    seen["killed"] = wait_until(reconstruct, ActiveState="active", NRestarts="1", StatusText="ready")
-    # It hangs with work pending and cannot end by itself: only the watchdog gets it killed and restarted.
+    seen["killed"] = wait_until(
+        reconstruct, ActiveState="active", NRestarts="1", StatusText="ready"
+    )
+    # It hangs with work pending and cannot end by itself: only the watchdog gets it killed and
+    # restarted.
     os.kill(int(seen["killed"]["MainPID"]), signal.SIGSTOP)
     seen["hung"] = wait_until(reconstruct, ActiveState="active", NRestarts="2", StatusText="ready")
     # All of them in one go, in their order.

@@ -11,7 +11,15 @@ import h5py
 import numpy as np
 import scipy.io
 
-from sci_stream.model import Array, BayerPhase, CameraFrame, Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import (
+    Array,
+    BayerPhase,
+    CameraFrame,
+    Policy,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 from sci_stream.recording.writer import RecordingWriter
@@ -64,15 +72,20 @@ def record(
     epoch_of: Callable[[int], int] = lambda _: 0,
     chunks: bool = False,
 ) -> Path:
-    """Record snapshots whose counts tell their seq, a millisecond apart on the camera's clock, in segments.
+    """Record snapshots whose counts tell their seq, a millisecond apart on the camera's clock, in
+    segments.
 
     With ``chunks`` every second one says how it was exposed: for 100 µs and seq more.
     """
-    calibration = Calibration(phi=np.full((B, H, W), 0.5, np.float32), full_scale_dn=100.0, bayer=BayerPhase.GRBG)
+    calibration = Calibration(
+        phi=np.full((B, H, W), 0.5, np.float32), full_scale_dn=100.0, bayer=BayerPhase.GRBG
+    )
     info = SeriesInfo(
-        series="s", started_ns=1, rig="test", policy=Policy.RECORD, camera_model="bench", camera_serial="7",
+        series="s", started_ns=1, rig="test", policy=Policy.RECORD, camera_model="bench",
+        camera_serial="7",
         height_px=H, width_px=W, pixel_format="BayerGR12", bit_depth=12, n_frames=B,
-        calibration_hash=calibration.hash, bayer=BayerPhase.GRBG, chunks={"ExposureTime": "us"} if chunks else {},
+        calibration_hash=calibration.hash, bayer=BayerPhase.GRBG,
+        chunks={"ExposureTime": "us"} if chunks else {},
     )  # fmt: skip
     writer: RecordingWriter | None = None
     for seqs in segments:
@@ -85,11 +98,19 @@ def record(
             before.close(continued=writer.path.name)
         for seq in numbers:
             counts = np.full((H, W), 100 + seq, np.uint16)
-            snapshot = Snapshot(SnapshotId("s", epoch_of(seq), seq), counts, calibration.hash, B, host_time_ns=10 + seq)
+            snapshot = Snapshot(
+                SnapshotId("s", epoch_of(seq), seq),
+                counts,
+                calibration.hash,
+                B,
+                host_time_ns=10 + seq,
+            )
             values = {"ExposureTime": 100.0 + seq} if chunks and seq % 2 == 0 else {}
             lost = dropped_before.get(seq, 0)
             writer.write_raw(
-                replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost, chunks=values)  # type: ignore[arg-type]
+                replace(
+                    snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost, chunks=values
+                )  # type: ignore[arg-type]
             )
     assert writer is not None
     writer.close({})
@@ -97,8 +118,16 @@ def record(
 
 
 def simulated(**options: Any) -> SimulatedCamera:
-    """Return a small simulated camera that delivers SHOTS snapshots at full speed, unless options say otherwise."""
-    small = {"width_px": W, "height_px": H, "n_frames": B, "snapshot_rate_hz": 0, "snapshots": SHOTS}
+    """Return a small simulated camera that delivers SHOTS snapshots at full speed, unless options
+    say otherwise.
+    """
+    small = {
+        "width_px": W,
+        "height_px": H,
+        "n_frames": B,
+        "snapshot_rate_hz": 0,
+        "snapshots": SHOTS,
+    }
     return SimulatedCamera(SimulatedOptions.model_validate({**small, **options}))
 
 

@@ -11,7 +11,18 @@ import pytest
 
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
-from tests.drivers.camera_kit import SHOTS, SIMULATED, B, Clock, H, MakeCamera, Published, W, record, simulated
+from tests.drivers.camera_kit import (
+    SHOTS,
+    SIMULATED,
+    B,
+    Clock,
+    H,
+    MakeCamera,
+    Published,
+    W,
+    record,
+    simulated,
+)
 from tests.drivers.harvesters.kit import wheel_options, wheel_producer
 
 
@@ -37,15 +48,22 @@ def published() -> Published:
 def recording(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes a recording and returns its path."""
 
-    def write(seqs: Iterable[int] = range(SHOTS), dropped_before: Mapping[int, int] | None = None) -> Path:
+    def write(
+        seqs: Iterable[int] = range(SHOTS), dropped_before: Mapping[int, int] | None = None
+    ) -> Path:
         return record(tmp_path / "run.h5", [seqs], dropped_before or {})
 
     return write
 
 
-@pytest.fixture(params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording", "harvesters"])
+@pytest.fixture(
+    params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording", "harvesters"]
+)
 def make_camera(
-    request: pytest.FixtureRequest, tmp_path: Path, published: Published, recording: Callable[..., Path]
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    published: Published,
+    recording: Callable[..., Path],
 ) -> MakeCamera:
     """Return a function that makes equal cameras of SHOTS snapshots."""
     kind: str = request.param
@@ -57,5 +75,7 @@ def make_camera(
     if kind == "replay recording":
         path = recording()
     else:
-        path = (published.save_v73 if kind.endswith("7.3") else published.save_v5)(tmp_path / "scene.mat")
+        path = (published.save_v73 if kind.endswith("7.3") else published.save_v5)(
+            tmp_path / "scene.mat"
+        )
     return lambda: ReplayCamera(ReplayOptions(path=path))

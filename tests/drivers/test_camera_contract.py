@@ -40,11 +40,15 @@ class LaxOptions(BaseModel):
 
 
 class FlawedCamera:
-    """A simulated camera that does not end, with one flaw: other options, capabilities or frames."""
+    """A simulated camera that does not end, with one flaw: other options,
+    capabilities or frames.
+    """
 
     Options: ClassVar[type[BaseModel]] = StrictOptions
 
-    def __init__(self, frame: Callable[[CameraFrame], CameraFrame], capabilities: dict[str, Any]) -> None:
+    def __init__(
+        self, frame: Callable[[CameraFrame], CameraFrame], capabilities: dict[str, Any]
+    ) -> None:
         self._camera, self._frame, self._capabilities = simulated(snapshots=0), frame, capabilities
 
     def __getattr__(self, name: str) -> Any:
@@ -79,7 +83,9 @@ def same(frame: CameraFrame) -> CameraFrame:
 
 
 def contract_of(
-    frame: Callable[[CameraFrame], CameraFrame] = same, kind: type[FlawedCamera] = FlawedCamera, **capabilities: Any
+    frame: Callable[[CameraFrame], CameraFrame] = same,
+    kind: type[FlawedCamera] = FlawedCamera,
+    **capabilities: Any,
 ) -> CameraContract:
     contract = CameraContract()
     contract.make = lambda: kind(frame, capabilities)  # type: ignore[method-assign]
@@ -94,8 +100,16 @@ def monotonic(frame: CameraFrame) -> CameraFrame:
     ("test", "contract", "message"),
     [
         ("options_refuse_unknown_keys", contract_of(kind=LaxCamera), 'extra="forbid"'),
-        ("capabilities_are_complete", contract_of(frame_ids=(0, 65535)), "sci_stream.model.FrameIds"),
-        ("frames_match_the_capabilities", contract_of(frame_ids=FrameIds(5, 6)), "outside FrameIds"),
+        (
+            "capabilities_are_complete",
+            contract_of(frame_ids=(0, 65535)),
+            "sci_stream.model.FrameIds",
+        ),
+        (
+            "frames_match_the_capabilities",
+            contract_of(frame_ids=FrameIds(5, 6)),
+            "outside FrameIds",
+        ),
         ("frames_match_the_capabilities", contract_of(monotonic), "Unix time of receipt"),
         ("frame_is_unchanged_by_later_reads", contract_of(in_a_ring_of(1)), "must return a copy"),
         ("frame_is_unchanged_by_later_reads", contract_of(in_a_ring_of(16)), "must return a copy"),

@@ -33,20 +33,29 @@ def test_published_simulation_plays_with_truth_and_scale(mat: Path, published: P
     assert calibration.full_scale_dn == 255.0
     for n, frame in enumerate(frames(camera)):
         np.testing.assert_array_equal(frame.counts, published.meas[:, :, n])
-        np.testing.assert_array_equal(frame.truth, np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B])
+        np.testing.assert_array_equal(
+            frame.truth, np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B]
+        )
 
 
 def test_truth_of_any_shape_plays_as_far_as_it_goes(tmp_path: Path, published: Published) -> None:
     split = np.moveaxis(published.orig.reshape(H, W, SHOTS, B), 2, 3)  # (H, W, B, N)
     for name, orig in (("split", split), ("first", published.orig[:, :, : 2 * B])):
-        truth = [frame.truth for frame in frames(replay(published.save_v5(tmp_path / f"{name}.mat", orig=orig)))]
+        truth = [
+            frame.truth
+            for frame in frames(replay(published.save_v5(tmp_path / f"{name}.mat", orig=orig)))
+        ]
         for n in range(SHOTS if name == "split" else 2):
-            np.testing.assert_array_equal(truth[n], np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B])
+            np.testing.assert_array_equal(
+                truth[n], np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B]
+            )
     assert truth[2:] == [None, None]
 
 
 @pytest.mark.parametrize("scale", [1 / 255, 0.37, 1.0, 10.0])
-def test_scale_is_estimated_from_the_truth(tmp_path: Path, published: Published, scale: float) -> None:
+def test_scale_is_estimated_from_the_truth(
+    tmp_path: Path, published: Published, scale: float
+) -> None:
     camera = replay(published.save_v73(tmp_path / "scene.mat", meas=published.meas * scale))
     camera.open()
     assert camera.calibration().full_scale_dn == pytest.approx(255 * scale, rel=1e-6)
@@ -63,7 +72,11 @@ def test_grey_masks_are_divided_by_their_maximum(tmp_path: Path, published: Publ
 
 
 def test_truth_on_the_unit_scale_stays_float(tmp_path: Path, published: Published) -> None:
-    camera = replay(published.save_v5(tmp_path / "unit.mat", orig=published.orig / 255, meas=published.meas / 255))
+    camera = replay(
+        published.save_v5(
+            tmp_path / "unit.mat", orig=published.orig / 255, meas=published.meas / 255
+        )
+    )
     assert camera.open().pixel_format == "Mono32f"
     frame = frames(camera, 1)[0]
     assert frame.counts.dtype == np.float32
@@ -72,7 +85,9 @@ def test_truth_on_the_unit_scale_stays_float(tmp_path: Path, published: Publishe
     assert camera.calibration().full_scale_dn == 1.0
 
 
-def test_masks_that_do_not_explain_the_measurement_are_refused(tmp_path: Path, published: Published) -> None:
+def test_masks_that_do_not_explain_the_measurement_are_refused(
+    tmp_path: Path, published: Published
+) -> None:
     path = published.save_v5(tmp_path / "odd.mat", mask=published.mask[:, :, ::-1])
     with pytest.raises(FileFormatError, match="do not explain"):
         replay(path).open()
@@ -147,7 +162,11 @@ def test_rate_is_kept(mat: Path, clock: Clock) -> None:
 def test_recording_plays_with_timestamps_and_calibration(recording: Callable[..., Path]) -> None:
     camera = replay(recording())
     capabilities = camera.open()
-    assert (capabilities.serial, capabilities.bit_depth, capabilities.bayer) == ("7", 12, BayerPhase.GRBG)
+    assert (capabilities.serial, capabilities.bit_depth, capabilities.bayer) == (
+        "7",
+        12,
+        BayerPhase.GRBG,
+    )
     assert (capabilities.pixel_format, capabilities.clock) == ("BayerGR12", "recorded")
     received = frames(camera)
     assert [frame.camera_time_ns for frame in received] == [0, 1_000_000, 2_000_000, 3_000_000]
@@ -179,7 +198,9 @@ def test_all_segments_are_played(tmp_path: Path) -> None:
     received = frames(camera, 6)
     assert [frame.frame_id for frame in received] == [0, 1, 2, 3, 7, 8]
     assert [int(frame.counts[0, 0]) for frame in received] == [100, 101, 102, 103, 106, 107]
-    assert [frame.camera_time_ns for frame in received] == [seq * 1_000_000 for seq in (0, 1, 2, 3, 6, 7)]
+    assert [frame.camera_time_ns for frame in received] == [
+        seq * 1_000_000 for seq in (0, 1, 2, 3, 6, 7)
+    ]
     assert camera.exhausted
     later = replay(tmp_path / "run_002.h5")
     assert [int(frame.counts[0, 0]) for frame in frames(later, 1)] == [107]
@@ -187,7 +208,9 @@ def test_all_segments_are_played(tmp_path: Path) -> None:
 
 
 def test_timestamps_of_a_restarted_clock_are_omitted(tmp_path: Path) -> None:
-    camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, epoch_of=lambda seq: seq // 2))
+    camera = replay(
+        record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, epoch_of=lambda seq: seq // 2)
+    )
     assert camera.open().clock == "none"
     received = frames(camera, 4)
     assert [frame.frame_id for frame in received] == [0, 1, 2, 3]
@@ -198,7 +221,12 @@ def test_recorded_chunk_data_is_replayed(tmp_path: Path) -> None:
     camera = replay(record(tmp_path / "run.h5", [(0, 1), (2, 3)], {}, chunks=True))
     assert camera.open().chunks == {"ExposureTime": "us"}
     received = frames(camera, 4)
-    assert [frame.chunks for frame in received] == [{"ExposureTime": 100.0}, {}, {"ExposureTime": 102.0}, {}]
+    assert [frame.chunks for frame in received] == [
+        {"ExposureTime": 100.0},
+        {},
+        {"ExposureTime": 102.0},
+        {},
+    ]
 
 
 @pytest.mark.parametrize("name", ["absent.mat", "absent.h5", "broken.mat", "broken.h5"])

@@ -80,7 +80,9 @@ def test_frames_arrive_at_the_rate_with_exact_timestamps() -> None:
     begin = time.monotonic()
     received = frames(camera)
     assert time.monotonic() - begin >= SHOTS / 200
-    assert [frame.camera_time_ns for frame in received] == [5_000_000 * (k + 1) for k in range(SHOTS)]
+    assert [frame.camera_time_ns for frame in received] == [
+        5_000_000 * (k + 1) for k in range(SHOTS)
+    ]
 
 
 def test_frame_not_due_is_none_and_delivered_later() -> None:
@@ -184,7 +186,9 @@ def test_stall_delays_frames() -> None:
 
 def test_disconnected_camera_is_lost_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("sci_stream_drivers.simulated.faults.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(
+        "sci_stream_drivers.simulated.faults.time", SimpleNamespace(monotonic=lambda: now_s)
+    )
     whole = frames(simulated())
     camera = simulated(faults={"disconnect_after": 2, "return_after_s": 2.0})
     frames(camera, 2)

@@ -14,7 +14,9 @@ from sci_stream_drivers.simulated.options import SimulatedOptions
 
 
 def masks(**options: Any) -> Array:
-    return MaskOptics(SimulatedOptions.model_validate({"width_px": 64, "height_px": 48, **options})).stack()
+    return MaskOptics(
+        SimulatedOptions.model_validate({"width_px": 64, "height_px": 48, **options})
+    ).stack()
 
 
 @pytest.mark.parametrize("kind", ["shifting", "moving", "random"])
@@ -44,7 +46,9 @@ def test_moving_masks_are_alike_as_measured_ones() -> None:
 
 
 def test_late_exposure_sees_the_next_positions() -> None:
-    now, late = (moving_patterns(6, (24, 24), np.random.default_rng(0), late=late) for late in (0.0, 1.0))
+    now, late = (
+        moving_patterns(6, (24, 24), np.random.default_rng(0), late=late) for late in (0.0, 1.0)
+    )
     np.testing.assert_allclose(now[1:], late[:-1])
 
 
@@ -60,7 +64,9 @@ def test_without_blur_gain_or_leak_masks_are_binary() -> None:
 
 
 def test_density_is_the_fraction_that_is_open() -> None:
-    phi = masks(mask="random", mask_density=0.2, mask_blur_px=0.0, mask_unevenness=0.0, mask_closed=0.0)
+    phi = masks(
+        mask="random", mask_density=0.2, mask_blur_px=0.0, mask_unevenness=0.0, mask_closed=0.0
+    )
     assert phi.mean() == pytest.approx(0.2, abs=0.01)
 
 
@@ -82,7 +88,9 @@ def test_calibration_hash_is_equal_in_another_process() -> None:
         "camera = SimulatedCamera(SimulatedOptions(width_px=32, height_px=32, seed=4));"
         "camera.open(); print(camera.calibration().hash)"
     )
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    other = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    ).stdout
     camera = SimulatedCamera(SimulatedOptions(width_px=32, height_px=32, seed=4))
     camera.open()
     assert camera.calibration().hash == other.strip()
@@ -108,7 +116,9 @@ def test_displacement_without_blur_weights_by_overlap() -> None:
 
 
 def test_displacement_does_not_move_the_unevenness() -> None:
-    rest, moved = stacks((1.0, 0.0), mask="random", mask_blur_px=0.0, mask_unevenness=0.4, mask_closed=1e-6)
+    rest, moved = stacks(
+        (1.0, 0.0), mask="random", mask_blur_px=0.0, mask_unevenness=0.4, mask_closed=1e-6
+    )
     at_rest, displaced = rest[0, :, :-1], moved[0, :, 1:]
     seen = at_rest > 0.1
     assert np.abs(displaced[seen] / at_rest[seen] - 1).max() > 0.005
@@ -122,7 +132,9 @@ def test_masks_at_rest_do_not_depend_on_mask_travel() -> None:
 @pytest.mark.parametrize("kind", ["shifting", "moving", "random"])
 def test_jitter_and_gain_are_errors_of_masks_in_snapshots(kind: str) -> None:
     size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask": kind}
-    options = SimulatedOptions.model_validate({**size, "mask_jitter_px": 0.2, "frame_gain_error": 0.05})
+    options = SimulatedOptions.model_validate(
+        {**size, "mask_jitter_px": 0.2, "frame_gain_error": 0.05}
+    )
     optics, right = MaskOptics(options), MaskOptics(SimulatedOptions.model_validate(size)).stack()
     np.testing.assert_array_equal(optics.stack(), right)
     exposed = optics.exposed()

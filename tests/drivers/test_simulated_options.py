@@ -38,7 +38,9 @@ def test_every_option_has_a_description() -> None:
         assert all(field.description for field in model.model_fields.values())
 
 
-@pytest.mark.parametrize(("given", "meant"), [("none", None), ("mono", None), ("gbrg", BayerPhase.GBRG)])
+@pytest.mark.parametrize(
+    ("given", "meant"), [("none", None), ("mono", None), ("gbrg", BayerPhase.GBRG)]
+)
 def test_bayer_option_accepts_every_phase_or_none(given: str, meant: BayerPhase | None) -> None:
     assert made(bayer=given).bayer is meant
 

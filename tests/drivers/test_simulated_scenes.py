@@ -79,7 +79,9 @@ def test_fractional_cut_falls_into_an_exposure() -> None:
 
 
 def test_speed_scales_time() -> None:
-    np.testing.assert_allclose(image(scene("fast", speed=2.0), 6.0), image(scene("fast"), 12.0), atol=0.02)
+    np.testing.assert_allclose(
+        image(scene("fast", speed=2.0), 6.0), image(scene("fast"), 12.0), atol=0.02
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (16, 200), (200, 18)])

@@ -44,7 +44,9 @@ def test_variance_is_that_of_photons_electronics_and_rounding(brightness: float)
     counts = s.convert(flat(brightness), 7).astype(float)
     mean_dn = s.full_scale_dn * 2 * brightness
     variance = mean_dn / s.gain_e_per_dn + (4.0 / s.gain_e_per_dn) ** 2 + 1 / 12
-    assert counts.mean() - s.black_dn == pytest.approx(mean_dn, abs=5 * np.sqrt(variance / counts.size))
+    assert counts.mean() - s.black_dn == pytest.approx(
+        mean_dn, abs=5 * np.sqrt(variance / counts.size)
+    )
     assert counts.var() == pytest.approx(variance, rel=0.04)
 
 

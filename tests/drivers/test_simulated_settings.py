@@ -19,7 +19,9 @@ def mean_light(camera: Any) -> float:
 
 @pytest.mark.parametrize("loop_snapshots", [0, 1])
 def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
-    camera = simulated(exposure=0.4, noise=False, scene="static", snapshots=0, loop_snapshots=loop_snapshots)
+    camera = simulated(
+        exposure=0.4, noise=False, scene="static", snapshots=0, loop_snapshots=loop_snapshots
+    )
     frames(camera, 1)
     calibration = camera.calibration()
     before = mean_light(camera)
@@ -31,7 +33,9 @@ def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
 
 
 def test_changed_scene_is_filmed_and_refused_in_words() -> None:
-    changed, other = (simulated(scene=name, noise=False, snapshots=0, truth=True) for name in ("fast", "drops"))
+    changed, other = (
+        simulated(scene=name, noise=False, snapshots=0, truth=True) for name in ("fast", "drops")
+    )
     frames(changed, 1)
     frames(other, 1)
     changed.set("scene", "drops")

@@ -52,7 +52,9 @@ def test_video_larger_than_memory_is_cut(folder: Path, monkeypatch: pytest.Monke
 
 def test_scene_between_two_images_is_their_blend(folder: Path) -> None:
     scene = VideoScene(str(folder), (16, 24), 0.25)
-    np.testing.assert_allclose(colour(scene, 1), 0.75 * light(100, 16, 8) + 0.25 * light(100, 18, 9))
+    np.testing.assert_allclose(
+        colour(scene, 1), 0.75 * light(100, 16, 8) + 0.25 * light(100, 18, 9)
+    )
 
 
 def test_glob_selects_images(folder: Path) -> None:
@@ -79,7 +81,9 @@ def test_image_is_cropped_to_the_sensors_aspect_ratio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["absent.mp4", "absent/*.png", "."])
-def test_missing_video_is_one_clear_error(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_video_is_one_clear_error(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileFormatError, match="was not found"):
         VideoScene(source, (16, 16), 1.0)

@@ -17,7 +17,9 @@ CommandHere = Callable[..., Ended]
 
 @pytest.fixture
 def command_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> CommandHere:
-    """Return a function that runs ``sci-stream`` as the command line does, here, where torch is imported already."""
+    """Return a function that runs ``sci-stream`` as the command line does, here, where torch is
+    imported already.
+    """
 
     def run(*arguments: str | Path, cwd: Path) -> Ended:
         monkeypatch.chdir(cwd)

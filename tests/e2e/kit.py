@@ -1,4 +1,6 @@
-"""Real rigs for tests: a rig file with free ports, and processes that are started, watched and always cleaned up."""
+"""Real rigs for tests: a rig file with free ports, and processes that are started, watched and
+always cleaned up.
+"""
 
 from __future__ import annotations
 
@@ -87,12 +89,19 @@ def small_rig() -> dict[str, Any]:
 
 
 def camera_of(driver: str, **options: object) -> dict[str, Any]:
-    """Return a camera table of another driver, without the options of the simulated camera in `small_rig`."""
-    return {"driver": driver, "options": {**dict.fromkeys(small_rig()["camera"]["options"]), **options}}
+    """Return a camera table of another driver, without the options of the simulated camera in
+    `small_rig`.
+    """
+    return {
+        "driver": driver,
+        "options": {**dict.fromkeys(small_rig()["camera"]["options"]), **options},
+    }
 
 
 def write_rig(folder: Path, *changes: Tables | None) -> Path:
-    """Write `small_rig` with changes, one after the other, to a file in ``folder`` and return its path."""
+    """Write `small_rig` with changes, one after the other, to a file in ``folder`` and return its
+    path.
+    """
     tables = small_rig()
     for change in changes:
         tables = merged(tables, change or {})
@@ -102,8 +111,12 @@ def write_rig(folder: Path, *changes: Tables | None) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment for a process of the instrument: this tree's code, one thread for each computation."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCI_STREAM_")}
+    """Return the environment for a process of the instrument: this tree's code, one thread for each
+    computation.
+    """
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith("SCI_STREAM_")
+    }
     # pytest's own options for warnings must not reach processes that are not pytest.
     inherited.pop("PYTHONWARNINGS", None)
     code = os.pathsep.join((str(ROOT), str(ROOT / "drivers")))
@@ -118,7 +131,9 @@ class Ended:
     output: str
 
 
-def sci_stream(*arguments: str | Path, cwd: Path, timeout_s: float = COMMAND_S, **variables: str) -> Ended:
+def sci_stream(
+    *arguments: str | Path, cwd: Path, timeout_s: float = COMMAND_S, **variables: str
+) -> Ended:
     """Run a command of the instrument and wait for its end."""
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
@@ -168,7 +183,8 @@ class RigFiles:
 
 
 class RunningRig(RigFiles):
-    """``sci-stream run`` as a process with its nodes; a context manager that leaves no process behind.
+    """``sci-stream run`` as a process with its nodes; a context manager that leaves no process
+    behind.
 
     Parameters
     ----------
@@ -198,7 +214,15 @@ class RunningRig(RigFiles):
         limit = [] if limit_file_bytes is None else ["prlimit", f"--fsize={limit_file_bytes}"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*limit, *program, "run", str(self.path), "--summary", str(self._summary), *arguments],
+                [
+                    *limit,
+                    *program,
+                    "run",
+                    str(self.path),
+                    "--summary",
+                    str(self._summary),
+                    *arguments,
+                ],
                 cwd=folder,
                 env=environment(),
                 stdin=subprocess.DEVNULL,
@@ -214,7 +238,8 @@ class RunningRig(RigFiles):
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 process.kill()
         self.process.wait()
-        # A killed supervisor leaves its folder in memory, and all later runs on this machine would report it.
+        # A killed supervisor leaves its folder in memory, and all later runs on this machine would
+        # report it.
         for folder in self._run_folders - {""}:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -227,7 +252,9 @@ class RunningRig(RigFiles):
         """Return the running node processes of this rig by name, whatever their parent is now."""
         found: dict[str, psutil.Process] = {}
         mark = str(self.path).encode()
-        for folder in Path("/proc").glob("[0-9]*"):  # psutil takes tens of milliseconds for all processes
+        for folder in Path("/proc").glob(
+            "[0-9]*"
+        ):  # psutil takes tens of milliseconds for all processes
             with contextlib.suppress(OSError, psutil.Error):
                 if mark not in (folder / "cmdline").read_bytes():
                     continue
@@ -253,7 +280,9 @@ class RunningRig(RigFiles):
                     if time.monotonic() >= deadline_s:
                         break
 
-    def wait_until(self, what: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def wait_until(
+        self, what: str, condition: Callable[[dict[str, Any]], object]
+    ) -> dict[str, Any]:
         """Wait for a matching report of the sink and return it."""
         for report in self.reports():
             if condition(report):

@@ -85,7 +85,9 @@ def test_repeatedly_killed_sink_loses_nothing(tmp_path: Path) -> None:
     with RunningRig(tmp_path, changes, "--snapshots", "400") as rig:
         rig.wait_for_count("reconstructed", 5)
         for _ in range(5):
-            before = rig.wait_until("it is up", lambda report: "ledger.acquired" in report)["ledger.reconstructed"]
+            before = rig.wait_until("it is up", lambda report: "ledger.acquired" in report)[
+                "ledger.reconstructed"
+            ]
             rig.wait_for_count("reconstructed", int(before) + 1)
             time.sleep(chance.uniform(0.0, 1.0))
             rig.kill("sink")

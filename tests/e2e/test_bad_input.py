@@ -1,7 +1,7 @@
 """Bad input is reported once and before the run: its place, the expected and the actual value.
 
-Each case is a rig with one error, the exit status, and words that the message must contain. `check` and
-`run` report it alike.
+Each case is a rig with one error, the exit status, and words that the message must contain. `check`
+and `run` report it alike.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def calibration(shape: tuple[int, int, int]) -> Callable[[Path], dict[str, Any]]
     return prepare
 
 
-def replay(name: str, content: Callable[[Path], None] | None = None) -> Callable[[Path], dict[str, Any]]:
+def replay(
+    name: str, content: Callable[[Path], None] | None = None
+) -> Callable[[Path], dict[str, Any]]:
     def prepare(folder: Path) -> dict[str, Any]:
         if content is not None:
             content(folder / name)
@@ -81,7 +83,9 @@ def mat_without_masks(path: Path) -> None:
     scipy.io.savemat(path, {"meas": np.ones((8, 8, 2))})
 
 
-def weights(make: Callable[[Path], object] | None, denoiser: str = "ffdnet") -> Callable[[Path], dict[str, Any]]:
+def weights(
+    make: Callable[[Path], object] | None, denoiser: str = "ffdnet"
+) -> Callable[[Path], dict[str, Any]]:
     def prepare(folder: Path) -> dict[str, Any]:
         if make is not None:
             make(folder / "network.pth")
@@ -100,12 +104,25 @@ def folder_that_is_a_file(folder: Path) -> dict[str, Any]:
 
 
 IN_RIG_FILE = [
-    Case("a key that does not exist", INPUT, ("policy", "mod", "did you mean", "mode"), given(policy={"mod": "live"})),
+    Case(
+        "a key that does not exist",
+        INPUT,
+        ("policy", "mod", "did you mean", "mode"),
+        given(policy={"mod": "live"}),
+    ),
     Case("a table that does not exist", INPUT, ("recrod", "record"), given(recrod={"raw": True})),
     Case(
-        "a number in quotes", INPUT, ("[network] heartbeat_s", "number", "fast"), given(network={"heartbeat_s": "fast"})
+        "a number in quotes",
+        INPUT,
+        ("[network] heartbeat_s", "number", "fast"),
+        given(network={"heartbeat_s": "fast"}),
     ),
-    Case("a number out of range", INPUT, ("[reconstruct] credit", "0"), given(reconstruct={"credit": 0})),
+    Case(
+        "a number out of range",
+        INPUT,
+        ("[reconstruct] credit", "0"),
+        given(reconstruct={"credit": 0}),
+    ),
     Case(
         "two nodes at one address",
         INPUT,
@@ -134,22 +151,70 @@ IN_RIG_FILE = [
 """Reported before any node starts."""
 
 OF_A_NODE = [
-    Case("a scene that is not there", INPUT, ("./nothing.mp4",), given(camera={"options": {"scene": "./nothing.mp4"}})),
-    Case("a calibration that is not there", INPUT, ("masks.h5",), given(calibration={"file": "masks.h5"})),
-    Case("a calibration of another size", INPUT, ("masks.h5", "64×64", "32×32"), calibration((4, 32, 32))),
-    Case("a calibration of another B", INPUT, ("masks.h5", "B = 4", "B = 6"), calibration((6, 64, 64))),
+    Case(
+        "a scene that is not there",
+        INPUT,
+        ("./nothing.mp4",),
+        given(camera={"options": {"scene": "./nothing.mp4"}}),
+    ),
+    Case(
+        "a calibration that is not there",
+        INPUT,
+        ("masks.h5",),
+        given(calibration={"file": "masks.h5"}),
+    ),
+    Case(
+        "a calibration of another size",
+        INPUT,
+        ("masks.h5", "64×64", "32×32"),
+        calibration((4, 32, 32)),
+    ),
+    Case(
+        "a calibration of another B",
+        INPUT,
+        ("masks.h5", "B = 4", "B = 6"),
+        calibration((6, 64, 64)),
+    ),
     Case("a measurement that is not there", INPUT, ("gone.mat",), replay("gone.mat")),
     Case("a measurement that was cut short", INPUT, ("torn.mat",), replay("torn.mat", corrupt_mat)),
-    Case("a measurement without masks", INPUT, ("bare.mat", "mask"), replay("bare.mat", mat_without_masks)),
     Case(
-        "a measurement that is text", INPUT, ("text.mat",), replay("text.mat", lambda path: path.write_text("x" * 500))
+        "a measurement without masks",
+        INPUT,
+        ("bare.mat", "mask"),
+        replay("bare.mat", mat_without_masks),
     ),
-    Case("a denoiser that does not exist", INPUT, ("tvv", "ffdnet"), given(reconstruct={"denoiser": "tvv"})),
-    Case("weights for what takes none", INPUT, ("network.pth", "takes no weights"), weights(foreign_network, "tv")),
+    Case(
+        "a measurement that is text",
+        INPUT,
+        ("text.mat",),
+        replay("text.mat", lambda path: path.write_text("x" * 500)),
+    ),
+    Case(
+        "a denoiser that does not exist",
+        INPUT,
+        ("tvv", "ffdnet"),
+        given(reconstruct={"denoiser": "tvv"}),
+    ),
+    Case(
+        "weights for what takes none",
+        INPUT,
+        ("network.pth", "takes no weights"),
+        weights(foreign_network, "tv"),
+    ),
     Case("weights that are not there", INPUT, ("network.pth",), weights(None)),
-    Case("weights that are text", INPUT, ("network.pth",), weights(lambda path: path.write_text("weights"))),
+    Case(
+        "weights that are text",
+        INPUT,
+        ("network.pth",),
+        weights(lambda path: path.write_text("weights")),
+    ),
     Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network)),
-    Case("a folder for recordings that is a file", WORLD, ("[record] folder", "recordings"), folder_that_is_a_file),
+    Case(
+        "a folder for recordings that is a file",
+        WORLD,
+        ("[record] folder", "recordings"),
+        folder_that_is_a_file,
+    ),
     Case(
         "a folder for recordings that cannot be created",
         WORLD,
@@ -165,7 +230,9 @@ OF_A_NODE = [
 ]
 
 if not torch.cuda.is_available():
-    OF_A_NODE.append(Case("a GPU that is not there", WORLD, ("cuda",), given(reconstruct={"devices": ["cuda"]})))
+    OF_A_NODE.append(
+        Case("a GPU that is not there", WORLD, ("cuda",), given(reconstruct={"devices": ["cuda"]}))
+    )
 
 
 @pytest.fixture
@@ -175,9 +242,13 @@ def check(command_here: CommandHere) -> Check:
 
 
 def assert_said_well(output: str, words: tuple[str, ...]) -> None:
-    """Assert that the output reports the error once, on one line, with every word and no traceback."""
+    """Assert that the output reports the error once, on one line,
+    with every word and no traceback.
+    """
     assert "Traceback" not in output, output
-    telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
+    telling = [
+        line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)
+    ]
     assert telling, f"no line says {words}:\n{output}"
     assert len(telling) == 1, f"reported more than once:\n{output}"
 
@@ -276,7 +347,9 @@ def test_invalid_toml_is_reported_with_line(tmp_path: Path, check: Check) -> Non
     assert ended.status == INPUT
 
 
-def test_invalid_environment_override_is_named(tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_environment_override_is_named(
+    tmp_path: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCI_STREAM_RIG__POLICY__MODE", "recrod")
     ended = check(write_rig(tmp_path))
     assert_said_well(ended.output, ("SCI_STREAM_RIG__POLICY__MODE", "recrod", "record"))
@@ -293,13 +366,16 @@ def test_unwritable_summary_fails_before_run(tmp_path: Path, command_here: Comma
 def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -> None:
     # A limit on file size simulates a full disk: writes beyond it fail in the same way.
     changes = {"policy": {"mode": policy}}
-    with RunningRigSolvedHere(tmp_path, changes, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
+    with RunningRigSolvedHere(
+        tmp_path, changes, "--snapshots", "40", limit_file_bytes=3 << 19
+    ) as rig:
         status = rig.wait()
         summary = rig.summary()
         ledger = assert_accounted_for(summary)
         assert ledger["acquired"] == 40
         assert ledger["reconstructed"] >= 5
-        # Where reconstruction falls behind, raw counts that were recorded before the disk was full stay.
+        # Where reconstruction falls behind, raw counts that were recorded before the disk was full
+        # stay.
         assert ledger["dropped"].get("not_recorded", 0) + ledger["raw_only"] >= 5
         assert set(ledger["dropped"]) <= {"not_recorded"}
         assert summary["recording"]["state"] == "failed"
@@ -311,7 +387,9 @@ def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -
                 assert recording.video(seq).any()
 
 
-def test_summary_that_becomes_unwritable_fails_the_sink(tmp_path: Path, rig_in_process: RigMaker) -> None:
+def test_summary_that_becomes_unwritable_fails_the_sink(
+    tmp_path: Path, rig_in_process: RigMaker
+) -> None:
     rig = rig_in_process()
     rig.reconstruct()
     (tmp_path / "summary.json").unlink()  # written when the series began

@@ -1,4 +1,6 @@
-"""The calibration commands as an operator uses them, from unknown masks to a run that tracks their shift."""
+"""The calibration commands as an operator uses them, from unknown masks to a run that tracks their
+shift.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
 
 def test_calibrate_and_check_run_unattended(tmp_path: Path, command_here: CommandHere) -> None:
     np.save(tmp_path / "masks.npy", masks(4, 64))
-    modulator = {"driver": "simulated", "options": {"width_px": 64, "height_px": 64}, "patterns": "masks.npy"}
+    modulator = {
+        "driver": "simulated",
+        "options": {"width_px": 64, "height_px": 64},
+        "patterns": "masks.npy",
+    }
     rig = write_rig(tmp_path, {"camera": CAMERA, "modulator": modulator})
     made = command_here("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
@@ -42,12 +48,24 @@ def test_calibrate_and_check_run_unattended(tmp_path: Path, command_here: Comman
     assert (tmp_path / "masks.png").read_bytes().startswith(b"\x89PNG")
 
     judged = command_here(
-        "calibration", "check", "masks.h5", "--json", "report.json", "--report", "again.png", cwd=tmp_path
+        "calibration",
+        "check",
+        "masks.h5",
+        "--json",
+        "report.json",
+        "--report",
+        "again.png",
+        cwd=tmp_path,
     )
     assert judged.status == 0, judged.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "ok"
-    assert {figure["name"] for figure in report["figures"]} >= {"blind", "contrast", "likeness", "read_noise_dn"}
+    assert {figure["name"] for figure in report["figures"]} >= {
+        "blind",
+        "contrast",
+        "likeness",
+        "read_noise_dn",
+    }
 
     assert "SIM-0" in judged.output
     assert (tmp_path / "again.png").exists()
@@ -57,11 +75,15 @@ def test_calibrate_and_check_run_unattended(tmp_path: Path, command_here: Comman
     assert "--force" in again.output
 
 
-def test_import_accepts_published_and_flags_bad_masks(tmp_path: Path, command_here: CommandHere) -> None:
+def test_import_accepts_published_and_flags_bad_masks(
+    tmp_path: Path, command_here: CommandHere
+) -> None:
     masks = np.random.default_rng(0).random((6, 32, 32))
     masks[3] = masks[2]
     np.save(tmp_path / "masks.npy", masks)
-    made = command_here("calibration", "import", "masks.npy", "-o", "masks.h5", "--bit-depth", "12", cwd=tmp_path)
+    made = command_here(
+        "calibration", "import", "masks.npy", "-o", "masks.h5", "--bit-depth", "12", cwd=tmp_path
+    )
     assert made.status == 0, made.output
     judged = command_here("calibration", "check", "masks.h5", cwd=tmp_path)
     assert judged.status == 2
@@ -83,13 +105,18 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is running
         ) as process,
     ):
-        wait_for(lambda: b"press Enter" in (tmp_path / "said.txt").read_bytes(), "the first question")
-        # Python misses a signal that arrives just before it waits for input; a person would press again.
+        wait_for(
+            lambda: b"press Enter" in (tmp_path / "said.txt").read_bytes(), "the first question"
+        )
+        # Python misses a signal that arrives just before it waits for input; a person would press
+        # again.
         for _ in range(int(PATIENCE_S / 10)):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(AssertionError):
                 wait_for(
-                    lambda: b"stopped" in (tmp_path / "said.txt").read_bytes(), "the message that it stopped", 10.0
+                    lambda: b"stopped" in (tmp_path / "said.txt").read_bytes(),
+                    "the message that it stopped",
+                    10.0,
                 )
                 break
         assert process.wait(PATIENCE_S) == 130
@@ -99,7 +126,9 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "masks.h5").exists()
 
 
-def run(make: RigMaker, options: dict[str, object], snapshots: int, **calibration: object) -> RigInProcess:
+def run(
+    make: RigMaker, options: dict[str, object], snapshots: int, **calibration: object
+) -> RigInProcess:
     """Run a rig with a grey camera of 128 × 128 pixels to its end."""
     size = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}
     changes = {"camera": {"options": {**size, **options}}, "calibration": calibration}
@@ -109,7 +138,9 @@ def run(make: RigMaker, options: dict[str, object], snapshots: int, **calibratio
     return rig
 
 
-def test_run_reports_and_corrects_mask_shift(rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_reports_and_corrects_mask_shift(
+    rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"mask_shift_px": [0.4, -0.2]}
     rig = run(rig_in_process, options, 10, correct_shift=True, health_every=4)
     summary = rig.summary()
@@ -144,11 +175,16 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     assert health["last_jitter_px"] > 0.08
     assert health["last_error_log_odds"] > 5
     with open_recording(recorded) as recording:
-        assert recording.table["mismatch"].max() < 0.03, "corrected errors are no noise any more: as calibrated 0.10"
+        assert recording.table["mismatch"].max() < 0.03, (
+            "corrected errors are no noise any more: as calibrated 0.10"
+        )
         live = [recording.video_of(seq).astype(np.float32) for seq in range(8)]
         masks_at = [text.decode() for text in recording.table["masks_at"].tolist()]
     # Every other door gives the same video and the same correction.
-    data, options = load_measurement(recorded), {"denoiser": "tv", "iterations": ITERATIONS, "device": "cpu"}
+    data, options = (
+        load_measurement(recorded),
+        {"denoiser": "tv", "iterations": ITERATIONS, "device": "cpu"},
+    )
     counts = np.stack(list(data.y))
     assert isinstance(data.masks, Calibration)
     streamed = list(sci_stream.reconstruct_stream(counts, data.masks, **options))
@@ -164,7 +200,10 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
 
 
 def test_run_with_other_cameras_masks_warns_and_shows_snapshots(
-    tmp_path: Path, command_here: CommandHere, rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    command_here: CommandHere,
+    rig_in_process: RigMaker,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     phi = np.random.default_rng(0).random((4, 128, 128), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, full_scale_dn=500.0))

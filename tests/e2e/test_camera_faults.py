@@ -13,7 +13,9 @@ from tests.e2e.kit import assert_accounted_for
 SNAPSHOTS = 40
 
 
-def test_camera_faults_appear_in_ledger(rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
+def test_camera_faults_appear_in_ledger(
+    rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
     faults = {
         "drop_probability": 0.2,
         "duplicate_probability": 0.2,
@@ -22,7 +24,9 @@ def test_camera_faults_appear_in_ledger(rig_in_process: RigMaker, caplog: pytest
         "disconnects": 2,
         "return_after_s": 0.05,
     }
-    rig = rig_in_process({"camera": {"options": {"trigger": "free", "faults": faults}}}, snapshots=SNAPSHOTS)
+    rig = rig_in_process(
+        {"camera": {"options": {"trigger": "free", "faults": faults}}}, snapshots=SNAPSHOTS
+    )
     summary = rig.finish()
     ledger = assert_accounted_for(summary)
     assert ledger["acquired"] == ledger["reconstructed"] == SNAPSHOTS

@@ -1,4 +1,6 @@
-"""Control of a running rig from the command line and from Python, concurrently, and the record of every change."""
+"""Control of a running rig from the command line and from Python, concurrently, and the record of
+every change.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,12 @@ def test_control_set_iterations_takes_effect(rig: RigInProcess, command: Command
 
 def test_control_set_denoiser_sets_default_iterations(rig: RigInProcess) -> None:
     running = client(rig)
-    assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
+    assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {
+        "reconstruct-0": {"denoiser": "ffdnet-lite"}
+    }
     wait_for(
-        lambda: parameter(running, "reconstruct-0", "iterations") == 20, "the defaults of the denoiser are declared"
+        lambda: parameter(running, "reconstruct-0", "iterations") == 20,
+        "the defaults of the denoiser are declared",
     )
     running.set("reconstruct", denoiser="tv", iterations=5)
     solved_with(rig, 5)
@@ -89,11 +94,15 @@ def test_control_rejects_invalid_setting_with_message(rig: RigInProcess, command
         assert output.startswith("error: ")
         assert said in output
         assert output.count("\n") == 1
-    with pytest.raises(InputError, match=r"min_iterations \(5000\) is more than iterations \(\d+\)"):
+    with pytest.raises(
+        InputError, match=r"min_iterations \(5000\) is more than iterations \(\d+\)"
+    ):
         client(rig).set("reconstruct", min_iterations=5000)
     with pytest.raises(InputError, match="one of next_series, stop_series"):
         client(rig).do("acquire", "start_series")
-    with pytest.raises(InputError, match="one of denoiser, iterations, min_iterations, adapt_budget"):
+    with pytest.raises(
+        InputError, match="one of denoiser, iterations, min_iterations, adapt_budget"
+    ):
         client(rig).set("reconstruct", iteration=5)
     with pytest.raises(InputError, match=r"exposure.*expected a number from 0\.01 to 10; got 50\."):
         client(rig).set("acquire", exposure=50.0)
@@ -145,9 +154,18 @@ def test_series_control_and_changes_are_recorded(rig: RigInProcess, command: Com
     assert in_force["acquire", "exposure"] == 0.45
     assert len(rig.segments()) == 3
     one = next(path for path in rig.segments() if first in path.name)
-    journal = [line for line in read_journal(one.with_suffix(".journal.jsonl")) if line["event"] == "changed"]
+    journal = [
+        line
+        for line in read_journal(one.with_suffix(".journal.jsonl"))
+        if line["event"] == "changed"
+    ]
     result = next(line for line in journal if line["name"] == "exposure")
-    assert (result["node"], result["who"], result["old"], result["new"]) == ("acquire", "eva from 127.0.0.1", 0.9, 0.45)
+    assert (result["node"], result["who"], result["old"], result["new"]) == (
+        "acquire",
+        "eva from 127.0.0.1",
+        0.9,
+        0.45,
+    )
     assert journal[-1]["name"] == "next_series"
     with Recording(one) as recording:
         times = {line["time_ns"] for line in journal}
@@ -168,7 +186,9 @@ def another_series(rig: RigInProcess, *before: str) -> None:
     rig.reconstruct(3)
 
 
-def test_control_without_page_or_rig_reports_error(tmp_path: Path, command_here: CommandHere) -> None:
+def test_control_without_page_or_rig_reports_error(
+    tmp_path: Path, command_here: CommandHere
+) -> None:
     path = tmp_path / "rig.toml"
     path.write_text("[preview]\nenabled = false\n")
     ended = command_here("control", path, "list", cwd=tmp_path)

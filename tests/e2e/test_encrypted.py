@@ -41,7 +41,12 @@ def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
 def unknown_peers(rig: RigInProcess) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     """Connect without encryption to every address of a rig: one sender, one listener."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 10_000, "receive_queue": 8}
+    options = {
+        "max_message_bytes": 1 << 20,
+        "heartbeat_s": 1.0,
+        "send_queue": 10_000,
+        "receive_queue": 8,
+    }
     sender = make_socket(context, zmq.DEALER, **options)
     sender.setsockopt(zmq.IMMEDIATE, 0)
     for endpoint in (rig.rig.network.dispatch, rig.rig.network.results):
@@ -56,18 +61,25 @@ def unknown_peers(rig: RigInProcess) -> Iterator[tuple[zmq.Socket[bytes], zmq.So
 
 
 def test_encrypted_rig_rejects_unknown_keys(
-    tmp_path: Path, command_here: CommandHere, rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    command_here: CommandHere,
+    rig_in_process: RigMaker,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     security = keys(tmp_path, command_here)
     rig = rig_in_process({"security": security}, snapshots=8)
     rig.reconstruct(2)
     own = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
-    status = next(subscribe_status(rig.rig.network.taps, timeout_s=PATIENCE_S, configure=own)).status
+    status = next(
+        subscribe_status(rig.rig.network.taps, timeout_s=PATIENCE_S, configure=own)
+    ).status
     assert status["ledger.reconstructed"] == 2
     with unknown_peers(rig) as (sender, listener):
         for case in hostile_messages():
-            with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
+            with contextlib.suppress(
+                zmq.Again
+            ):  # ZeroMQ stops retrying a peer that rejects the handshake
                 sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
         rig.expose(6)
         summary = rig.finish()
@@ -85,7 +97,9 @@ def test_missing_key_names_command_to_create_it(tmp_path: Path, command_here: Co
     assert "sci-stream keys new" in ended.output
 
 
-def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path, command_here: CommandHere) -> None:
+def test_check_names_missing_key_and_list_that_others_can_write(
+    tmp_path: Path, command_here: CommandHere
+) -> None:
     security = keys(tmp_path, command_here)
     path = write_rig(tmp_path, {"security": {**security, "key": str(tmp_path / "elsewhere")}})
     without_key = command_here("check", path, cwd=tmp_path)
@@ -101,7 +115,9 @@ def test_check_names_missing_key_and_list_that_others_can_write(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "sink", "reconstruct", "check"])
-def test_public_address_without_keys_is_refused(command: str, tmp_path: Path, command_here: CommandHere) -> None:
+def test_public_address_without_keys_is_refused(
+    command: str, tmp_path: Path, command_here: CommandHere
+) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[network]\nresults = "tcp://10.0.0.2:5702"\n')
     refused = command_here(command, path, cwd=tmp_path)

@@ -1,4 +1,6 @@
-"""Hosts without torch and hdf5plugin: acquire, sink, check, inspect and export work; errors name the library."""
+"""Hosts without torch and hdf5plugin: acquire, sink, check, inspect and export work; errors name
+the library.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def light(tmp_path: Path) -> str:
 def test_light_acquire_and_sink_write_readable_recording(tmp_path: Path, light: str) -> None:
     rig = write_rig(tmp_path)
     sink, acquire = (
-        subprocess.Popen([*COMMAND, *words], cwd=tmp_path, env={**environment(), "PYTHONPATH": light})
+        subprocess.Popen(
+            [*COMMAND, *words], cwd=tmp_path, env={**environment(), "PYTHONPATH": light}
+        )
         for words in (["sink", rig], ["acquire", rig, "--snapshots", "4"])
     )
     reconstruct = start_reconstruct(load_rig(rig, overrides={}))
@@ -69,13 +73,21 @@ def test_light_acquire_and_sink_write_readable_recording(tmp_path: Path, light: 
     assert "Traceback" not in replayed.output
 
 
-def test_check_without_torch_fails_only_for_local_reconstruction(tmp_path: Path, light: str) -> None:
+def test_check_without_torch_fails_only_for_local_reconstruction(
+    tmp_path: Path, light: str
+) -> None:
     alone = sci_stream("check", write_rig(tmp_path), cwd=tmp_path, PYTHONPATH=light)
     assert alone.status == 2, alone.output
-    assert alone.output.count('pip install "sci-stream[reconstruct]"') == 3  # masks, device and denoiser
+    assert (
+        alone.output.count('pip install "sci-stream[reconstruct]"') == 3
+    )  # masks, device and denoiser
     (port,) = free_ports(1)
     several = write_rig(
-        tmp_path, {"network": {"dispatch": f"tcp://0.0.0.0:{port}"}, "security": {"unprotected_network": True}}
+        tmp_path,
+        {
+            "network": {"dispatch": f"tcp://0.0.0.0:{port}"},
+            "security": {"unprotected_network": True},
+        },
     )
     checked = sci_stream("check", several, cwd=tmp_path, PYTHONPATH=light)
     assert checked.status == 0, checked.output
@@ -88,9 +100,13 @@ def test_compression_without_hdf5plugin_is_found_by_check(tmp_path: Path, light:
     assert 'pip install "sci-stream[compression]"' in checked.output
 
 
-def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path, light: str, series: Series) -> None:
+def test_compressed_recording_without_hdf5plugin_names_the_extra(
+    tmp_path: Path, light: str, series: Series
+) -> None:
     path = tmp_path / "run.h5"
-    with RecordingWriter(path, series.info, series.calibration, compression=Compression.BITSHUFFLE_LZ4) as writer:
+    with RecordingWriter(
+        path, series.info, series.calibration, compression=Compression.BITSHUFFLE_LZ4
+    ) as writer:
         writer.write_reconstruction(series.reconstruction(0))
     exported = sci_stream("export", path, "video.tiff", cwd=tmp_path, PYTHONPATH=light)
     assert 'pip install "sci-stream[compression]"' in exported.output
@@ -99,5 +115,12 @@ def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path,
 
 def test_drivers_import_without_torch(light: str) -> None:
     names = ("simulated", "harvesters", "replay")
-    program = f"from sci_stream.nodes.runtime.camera_drivers import load_driver; [*map(load_driver, {names})]"
-    subprocess.run([sys.executable, "-P", "-c", program], env={**environment(), "PYTHONPATH": light}, check=True)
+    program = (
+        "from sci_stream.nodes.runtime.camera_drivers import load_driver; "
+        f"[*map(load_driver, {names})]"
+    )
+    subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**environment(), "PYTHONPATH": light},
+        check=True,
+    )

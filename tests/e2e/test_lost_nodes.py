@@ -20,15 +20,16 @@ from tests.slow_denoiser import SLOW
 
 pytestmark = pytest.mark.rig(seconds=50)
 
-# No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
-# little, so that the backlog is small, and all of it is delivered at the end.
+# No series here has a limit: on a busy machine it could end before the test reaches its next step.
+# Snapshots cost little, so that the backlog is small, and all of it is delivered at the end.
 RUNS_ON = {"reconstruct": {"nodes": 2, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}
 RESUMED = re.compile(r"resuming series \S+ at snapshot (\d+)")
 
 
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> None:
-    # A heartbeat so slow that no peer times out: only the end of a node's process gets its snapshots redelivered.
+    # A heartbeat so slow that no peer times out: only the end of a node's process gets its
+    # snapshots redelivered.
     changes = {**RUNS_ON, "policy": {"mode": policy}, "network": {"heartbeat_s": 6.0}}
     with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 4)["ledger.acquired"]
@@ -66,8 +67,8 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
     }
     with RunningRig(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 4)
-        # Its connections stay open and it is silent: only the missing heartbeats show it. Until they
-        # do, it receives snapshots up to its credit.
+        # Its connections stay open and it is silent: only the missing heartbeats show it. Until
+        # they do, it receives snapshots up to its credit.
         hung, said = rig.nodes()["reconstruct-1"], len(rig.output)
         hung.suspend()
         # Detected: the snapshots that it held go to the other node first.
@@ -87,7 +88,11 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
         assert summary["restarts"] == 0
         assert summary["by_node"]["reconstruct-1"] > 0
         with rig.recordings() as (recording,):
-            assert len(recording.video_seqs) == len(set(recording.video_seqs)) == ledger["reconstructed"]
+            assert (
+                len(recording.video_seqs)
+                == len(set(recording.video_seqs))
+                == ledger["reconstructed"]
+            )
 
 
 def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
@@ -109,7 +114,9 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
         rig.kill("sink")
         rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
         kill_acquire_node(rig)
-        wait_for(lambda: "setting exposure = 0.5 again" in rig.output, "the sink sees the restarted node")
+        wait_for(
+            lambda: "setting exposure = 0.5 again" in rig.output, "the sink sees the restarted node"
+        )
 
         def is_set() -> bool:
             node = running.nodes().get("acquire")  # the page follows the sink by half a second
@@ -131,7 +138,8 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
             assert not before.clean
             assert after.clean
             assert len(before.video_seqs) >= 6
-            # Nothing is lost or in both segments; raw counts and video of one snapshot may be in different ones.
+            # Nothing is lost or in both segments; raw counts and video of one snapshot may be in
+            # different ones.
             assert_each_once([before.raw_seqs, after.raw_seqs], acquired)
             assert_each_once([before.video_seqs, after.video_seqs], acquired)
             assert_readable(before)
@@ -169,7 +177,9 @@ def test_killed_acquire_node_resumes_live_series_from_spool(tmp_path: Path) -> N
 
 
 def kill_acquire_node(rig: RunningRig) -> None:
-    """Kill it and wait until the next one has acquired too: its snapshots survive, frames in between do not."""
+    """Kill it and wait until the next one has acquired too: its snapshots survive, frames in
+    between do not.
+    """
     rig.kill("acquire")
     wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
     resumed = RESUMED.search(rig.output)

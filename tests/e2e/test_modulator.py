@@ -29,7 +29,9 @@ SIZE = 96
 B = 8
 
 
-def coded(folder: Path, faults: Mapping[str, object] | None = None, **section: object) -> dict[str, dict[str, object]]:
+def coded(
+    folder: Path, faults: Mapping[str, object] | None = None, **section: object
+) -> dict[str, dict[str, object]]:
     """Return the tables of a rig with a simulated modulator whose masks are in a file."""
     np.save(folder / "masks.npy", masks(B, SIZE))
     size = {"width_px": SIZE, "height_px": SIZE}
@@ -59,14 +61,19 @@ def test_faults_of_the_modulator_are_recovered_and_marked(
     caplog.set_level(logging.WARNING)
     faults = {"first_pattern": 3, "lost_pulses": [16], "underruns": [30], "restarts": [40]}
     rig = rig_in_process(coded(tmp_path, faults), snapshots=52)
-    for _ in range(52):  # one after the other: evidence arrives before the next exposure, however slow the machine
+    for _ in range(
+        52
+    ):  # one after the other: evidence arrives before the next exposure, however slow the machine
         rig.reconstruct()
     rig.finish()
     seen = columns(rig, "psnr_db", "start_mask", "chunk_MaskState", "chunk_MaskAdvance")
     psnr_db = seen["psnr_db"]
     undisturbed = np.median(psnr_db[8:16])
     for begin, end in ((0, 16), (16, 30), (30, 40), (40, 52)):
-        assert np.median(psnr_db[begin + 10 : end] if end - begin > 10 else psnr_db[end - 2 : end]) > undisturbed - 1.0
+        assert (
+            np.median(psnr_db[begin + 10 : end] if end - begin > 10 else psnr_db[end - 2 : end])
+            > undisturbed - 1.0
+        )
     assert seen["chunk_MaskState"][30] == 1
     assert seen["chunk_MaskState"][40] == 1
     advance, began = seen["chunk_MaskAdvance"], seen["start_mask"]
@@ -88,7 +95,9 @@ def test_calibrate_check_and_run_with_two_devices(
 ) -> None:
     calibrated = {"calibration": {"file": "calibration.h5"}, "preview": {"enabled": True}}
     path = write_rig(tmp_path, coded(tmp_path), calibrated)
-    made = command_here("calibrate", path, "-o", "calibration.h5", "--yes", "--frames", "8", cwd=tmp_path)
+    made = command_here(
+        "calibrate", path, "-o", "calibration.h5", "--yes", "--frames", "8", cwd=tmp_path
+    )
     assert made.status == 0, made.output
     checked = command_here("check", path, cwd=tmp_path)
     assert checked.status == 0, checked.output
@@ -98,17 +107,25 @@ def test_calibrate_check_and_run_with_two_devices(
     assert assert_accounted_for(rig.finish())["acquired"] == 6
 
 
-def test_moving_mask_is_calibrated_by_phase_and_filmed_through(rig_in_process: RigMaker, tmp_path: Path) -> None:
+def test_moving_mask_is_calibrated_by_phase_and_filmed_through(
+    rig_in_process: RigMaker, tmp_path: Path
+) -> None:
     tables = coded(tmp_path, pattern_us=1000.0, n_frames=B)
     tables["modulator"] = {
         "driver": "simulated", "options": {"motion": "sine"}, "n_frames": B, "pattern_us": 1000.0,
     }  # fmt: skip
-    field = {"camera": {"options": {"white_field": True, "calibration_light": 1.0, "snapshot_rate_hz": 0.0}}}
+    field = {
+        "camera": {
+            "options": {"white_field": True, "calibration_light": 1.0, "snapshot_rate_hz": 0.0}
+        }
+    }
     rig = load_rig(write_rig(tmp_path, tables, field))
     plan = CalibrationPlan(frames=8, settle=0, unattended=True)
     calibration, measured = calibrate(make_coded_camera(rig), plan, lambda _: None, lambda *_: None)
     save_calibration(tmp_path / "calibration.h5", calibration, measured)
-    filmed = rig_in_process({**tables, "calibration": {"file": str(tmp_path / "calibration.h5")}}, snapshots=6)
+    filmed = rig_in_process(
+        {**tables, "calibration": {"file": str(tmp_path / "calibration.h5")}}, snapshots=6
+    )
     for _ in range(6):
         filmed.reconstruct()
     filmed.finish()

@@ -1,4 +1,6 @@
-"""Consecutive series in the same processes: each is complete and has its own recording, crashed or not."""
+"""Consecutive series in the same processes: each is complete and has its own recording, crashed or
+not.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ pytestmark = pytest.mark.rig
 
 def test_request_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -> None:
     changes = {
-        "policy": {"mode": "record"}, "camera": {"options": {"truth": False}}, "preview": {"enabled": True},
+        "policy": {"mode": "record"}, "camera": {"options": {"truth": False}},
+        "preview": {"enabled": True},
     }  # fmt: skip
     with RunningRigSolvedHere(tmp_path, changes) as run:
         series = [run.wait_for_count("acquired", 3)["series"]]
@@ -24,17 +27,26 @@ def test_request_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -
         for _ in range(2):
             control(f"http://127.0.0.1:{run.rig.preview.port}").do("acquire", "next_series")
             report = run.wait_until(
-                "another series", lambda report: report.get("series") not in series and report.get("ledger.acquired")
+                "another series",
+                lambda report: report.get("series") not in series and report.get("ledger.acquired"),
             )
             series.append(report["series"])
-        assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was restarted"
+        assert {name: process.pid for name, process in run.nodes().items()} == nodes, (
+            "no process was restarted"
+        )
         run.kill("acquire")
-        wait_for(lambda: "acquire ended by SIGKILL" in run.output, "the supervisor detects the crash")
+        wait_for(
+            lambda: "acquire ended by SIGKILL" in run.output, "the supervisor detects the crash"
+        )
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()
         ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] == ledger["reconstructed"], "snapshots in flight are reconstructed"
-        assert (summary["series"], summary["ended"]) == (series[-1], "stopped"), "no other series was started"
+        assert ledger["acquired"] == ledger["reconstructed"], (
+            "snapshots in flight are reconstructed"
+        )
+        assert (summary["series"], summary["ended"]) == (series[-1], "stopped"), (
+            "no other series was started"
+        )
         assert run.nodes() == {}
         with run.recordings() as recordings:
             # Series of the same second differ by a random suffix, which has no order.
@@ -42,4 +54,6 @@ def test_request_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -
             for recording in recordings:
                 assert recording.clean
                 assert recording.ledger is not None
-                assert recording.raw_seqs == list(range(recording.ledger["acquired"])), "each begins at 0, complete"
+                assert recording.raw_seqs == list(range(recording.ledger["acquired"])), (
+                    "each begins at 0, complete"
+                )

@@ -75,15 +75,23 @@ def test_page_and_static_files_are_served(live: RigInProcess) -> None:
 
 def test_status_describes_rig(live: RigInProcess) -> None:
     def states() -> dict[str, str]:
-        return {node["name"]: node["state"] for node in json.loads(get(live, "/status")[2])["nodes"]}
+        return {
+            node["name"]: node["state"] for node in json.loads(get(live, "/status")[2])["nodes"]
+        }
 
-    live.wait_for(lambda: states() == {"acquire": "up", "reconstruct-0": "up"}, "no node is late on a busy machine")
+    live.wait_for(
+        lambda: states() == {"acquire": "up", "reconstruct-0": "up"},
+        "no node is late on a busy machine",
+    )
     status, kind, body = get(live, "/status")
     assert (status, kind) == (200, "application/json")
     result: dict[str, Any] = json.loads(body)
     ledger = result["ledger"]
     assert ledger["acquired"] == (
-        ledger["reconstructed"] + ledger["raw_only"] + sum(ledger["dropped"].values()) + ledger["in_flight"]
+        ledger["reconstructed"]
+        + ledger["raw_only"]
+        + sum(ledger["dropped"].values())
+        + ledger["in_flight"]
     )
     assert ledger["reconstructed"] > 0
     assert result["state"] == "running"
@@ -114,13 +122,17 @@ def test_hostile_messages_are_refused_and_counted(live: RigInProcess) -> None:
     corpus = [case for case in hostile_messages() if case.frames]
     for endpoint in (live.rig.network.dispatch, live.rig.network.results):
         with UnknownPeer(endpoint) as unknown:
-            unknown.is_heard()  # a peer that has sent no HELLO is closed before a busy machine has read them all
+            # a peer that has sent no HELLO is closed before a busy machine has read them all
+            unknown.is_heard()
             for case in corpus:
                 unknown.send(case.frames)
             unknown.is_heard()
     live.wait_for_reconstructed(3)
     assert all(node.running for node in live.nodes.values())
-    live.wait_for(lambda: refused_by_acquire_node(live) == len(corpus), "the acquire node reports its refusals")
+    live.wait_for(
+        lambda: refused_by_acquire_node(live) == len(corpus),
+        "the acquire node reports its refusals",
+    )
     summary = live.finish()
     assert Counter(summary["wire_errors"]) == Counter(case.reason for case in corpus)
     ledger = assert_accounted_for(summary)

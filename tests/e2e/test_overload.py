@@ -42,7 +42,9 @@ OVERLOAD: dict[str, dict[str, Any]] = {
 
 SNAPSHOTS = 40
 SMALL = {"width_px": 64, "height_px": 64, "n_frames": 4}
-BURST = merged(OVERLOAD, {"camera": {"options": {**SMALL, "trigger": "free", "snapshot_rate_hz": 0.0}}})
+BURST = merged(
+    OVERLOAD, {"camera": {"options": {**SMALL, "trigger": "free", "snapshot_rate_hz": 0.0}}}
+)
 """All snapshots at once, as fast as the camera simulates them."""
 
 
@@ -63,11 +65,15 @@ def test_live_policy_drops_oldest_and_counts(rig_in_process: RigMaker) -> None:
 def test_live_policy_keeps_results_recent(rig_in_process: RigMaker) -> None:
     """While the camera runs, results are no older than the snapshots that node and queue hold."""
     acquired = round(3 * RATE_HZ)
-    rig = rig_in_process(merged(OVERLOAD, {"camera": {"options": {"trigger": "free"}}}), snapshots=acquired)
+    rig = rig_in_process(
+        merged(OVERLOAD, {"camera": {"options": {"trigger": "free"}}}), snapshots=acquired
+    )
     seen: list[int] = []
     while rig.nodes["acquire"].running:
         with contextlib.suppress(TransportError):  # none within a second
-            seen.extend(each.id.seq for each in sci_stream.subscribe(rig.rig.network.taps, timeout_s=1.0))
+            seen.extend(
+                each.id.seq for each in sci_stream.subscribe(rig.rig.network.taps, timeout_s=1.0)
+            )
     assert len(seen) > 1
     assert seen == sorted(set(seen))
     ledger = assert_accounted_for(rig.finish())
@@ -77,7 +83,10 @@ def test_live_policy_keeps_results_recent(rig_in_process: RigMaker) -> None:
         finished_ns, acquired_ns = rows["finished_ns"][shown], rows["host_time_ns"][shown]
         ages_s = (finished_ns - acquired_ns)[finished_ns < acquired_ns[-1]] / 1e9
         holds = rig.rig.reconstruct.credit + 1
-        assert max(ages_s, default=0) < holds * np.diff(finished_ns).max() / 1e9 + QUEUE / RATE_HZ + 1.0
+        assert (
+            max(ages_s, default=0)
+            < holds * np.diff(finished_ns).max() / 1e9 + QUEUE / RATE_HZ + 1.0
+        )
 
 
 def test_record_policy_keeps_every_raw_snapshot(rig_in_process: RigMaker) -> None:
@@ -98,7 +107,12 @@ def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 20.0}},
         "policy": {"queue_snapshots": SNAPSHOTS},
-        "reconstruct": {"denoiser": "tv", "iterations": 400, "min_iterations": 2, "adapt_budget": True},
+        "reconstruct": {
+            "denoiser": "tv",
+            "iterations": 400,
+            "min_iterations": 2,
+            "adapt_budget": True,
+        },
     }
     rig = rig_in_process(merged(BURST, changes), snapshots=SNAPSHOTS)
     summary = rig.finish()
@@ -129,9 +143,16 @@ def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["live", "record"])
 def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -> None:
     """Thousands of snapshots a second: the bookkeeping of each shows, not its pixels."""
-    tiny = {"camera": {"options": {"width_px": 16, "height_px": 16}}, "policy": {"mode": policy, "ring_mib": 4}}
+    tiny = {
+        "camera": {"options": {"width_px": 16, "height_px": 16}},
+        "policy": {"mode": policy, "ring_mib": 4},
+    }
     with RunningRigSolvedHere(tmp_path, merged(BURST, tiny)) as rig:
-        sizes = [resident_mib(rig) for n in range(15_000, 75_001, 15_000) if rig.wait_for_count("acquired", n)]
+        sizes = [
+            resident_mib(rig)
+            for n in range(15_000, 75_001, 15_000)
+            if rig.wait_for_count("acquired", n)
+        ]
         stopped_s = time.monotonic()
         rig.process.send_signal(signal.SIGINT)
         ledger = assert_accounted_for(rig.finish(120))
@@ -139,8 +160,11 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     for node in ("acquire", "sink"):  # a reconstruct node has few of them
         growth = np.diff([size[node] for size in sizes])
-        # A sink that was behind fills its buffers, once or twice; a leak of 0.4 KiB a snapshot shows every time.
-        assert np.sort(growth)[1] < 6, f"{node} grew by {growth.round(1)} MiB, every 15,000 snapshots"
+        # A sink that was behind fills its buffers, once or twice; a leak of 0.4 KiB a snapshot
+        # shows every time.
+        assert np.sort(growth)[1] < 6, (
+            f"{node} grew by {growth.round(1)} MiB, every 15,000 snapshots"
+        )
 
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:

@@ -35,7 +35,9 @@ from tests.web.path_proxy import path_proxy
 pytestmark = pytest.mark.rig(seconds=80)
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 if CHROMIUM is None:
     pytest.skip("no chromium in PATH (Debian: apt-get install chromium)", allow_module_level=True)
 
@@ -90,12 +92,17 @@ class Viewer:
 
     def __init__(self, browser: Any, port: int, operator: str = "Eva", **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
-        self.context.add_init_script(f"if ('{operator}') localStorage.setItem('operator', '{operator}')")
+        self.context.add_init_script(
+            f"if ('{operator}') localStorage.setItem('operator', '{operator}')"
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
         self.hosts: set[str] = set()
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in {"error", "warning"} else None)
+        self.page.on(
+            "console",
+            lambda m: self.complaints.append(m.text) if m.type in {"error", "warning"} else None,
+        )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
         self.address = f"127.0.0.1:{port}"
@@ -116,12 +123,16 @@ class Viewer:
         return str(self.page.inner_text(f"#{name}"))
 
     def until(self, script: str, what: str = "") -> None:
-        """Wait until an expression holds in the page; polled from here, since its CSP forbids eval."""
+        """Wait until an expression holds in the page; polled from here,
+        since its CSP forbids eval.
+        """
         wait_for(lambda: self.page.evaluate(script), what or script)
 
     def until_live(self) -> None:
         # On a busy machine it plays but is late or loses snapshots, and shows that.
-        self.until("/^live$|^[0-9].*behind$|^losing/.test(document.querySelector('#state').textContent)")
+        self.until(
+            "/^live$|^[0-9].*behind$|^losing/.test(document.querySelector('#state').textContent)"
+        )
 
     def picture(self, name: str) -> str:
         return str(self.page.evaluate(f"document.querySelector('#{name}').toDataURL()"))
@@ -155,7 +166,9 @@ class Viewer:
 
 @pytest.fixture(scope="module")
 def viewers() -> dict[tuple[str, int], Viewer]:
-    """Return the viewers so far: a new browser window takes three times as long as a page in one that is there."""
+    """Return the viewers so far: a new browser window takes three times as long as a page in one
+    that is there.
+    """
     return {}
 
 
@@ -186,12 +199,16 @@ def show(preview: WebPreview, viewer: Viewer, snapshot: Reconstruction) -> None:
 
 @pytest.fixture
 def filmed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPreview, Viewer]]:
-    """Yield a live page without a rig, which shows the last of three snapshots and has a recording."""
+    """Yield a live page without a rig, which shows the last of three snapshots and has
+    a recording.
+    """
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in range(20):
             writer.write_reconstruction(series.reconstruction(seq))
         writer.close({"acquired": 20, "closed": True})
-    preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=0.0, stale_after_s=PATIENCE_S), tmp_path)
+    preview = WebPreview(
+        PreviewSection(port=0, h264_mbit_per_s=0.0, stale_after_s=PATIENCE_S), tmp_path
+    )
     viewer = Viewer(browser, urlsplit(preview.start()).port)
     preview.set_status({"series": "run-1", "state": "running"})
     viewer.visit()
@@ -209,7 +226,10 @@ def test_page_keeps_its_place_in_another_tone_or_refined(filmed, series: Series)
     page.keyboard.press("Space")
     for number in (2, 3):
         polled = f"{page.url}timeline?after={number}"
-        wait_for(lambda polled=polled: page.evaluate("1") and polled in polls, "the timeline has the newest number")
+        wait_for(
+            lambda polled=polled: page.evaluate("1") and polled in polls,
+            "the timeline has the newest number",
+        )
         preview.display.set_tone({"exposure_ev": 1.0}, "Eva")
     for key, seq in ((",", 1), (".", 2)):
         page.keyboard.press(key)
@@ -255,12 +275,20 @@ def test_drag_along_a_recording_shows_where_it_ends(filmed) -> None:
 def test_page_speaks_states_and_frees_pictures(filmed, series: Series) -> None:
     preview, viewer = filmed
     page = viewer.page
-    show(preview, viewer, series.reconstruction(3, picture=np.zeros((*series.calibration.shape, 3), np.uint8)))
-    assert not page.evaluate("document.querySelector('#analyses').hidden"), "an analysis that only draws"
+    show(
+        preview,
+        viewer,
+        series.reconstruction(3, picture=np.zeros((*series.calibration.shape, 3), np.uint8)),
+    )
+    assert not page.evaluate("document.querySelector('#analyses').hidden"), (
+        "an analysis that only draws"
+    )
     page.keyboard.press("Space")
     viewer.until("/^paused/.test(document.querySelector('#spoken').textContent)")
     spoken, before = (page.text_content(f"#{name}") for name in ("spoken", "state"))
-    viewer.until(f"document.querySelector('#state').textContent !== {json.dumps(before)}", "its age changes")
+    viewer.until(
+        f"document.querySelector('#state').textContent !== {json.dumps(before)}", "its age changes"
+    )
     assert page.text_content("#spoken") == spoken
     assert page.get_attribute("#state", "role") is None
     page.evaluate(
@@ -275,7 +303,9 @@ def test_page_speaks_states_and_frees_pictures(filmed, series: Series) -> None:
 
 
 def status(rig: RunningRig) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=PATIENCE_S
+    ) as answer:
         report: dict[str, Any] = json.loads(answer.read())
     return report
 
@@ -305,13 +335,31 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     first = viewer.text("seq")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(first)}")
     viewer.until("document.querySelectorAll('#latency tbody tr').length >= 6")
-    viewer.until("!document.querySelector('#simulated').hidden", "the simulated camera is marked as such")
+    viewer.until(
+        "!document.querySelector('#simulated').hidden", "the simulated camera is marked as such"
+    )
     assert viewer.text("camera").startswith("sci_stream simulated SCI camera")
-    for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-given"):
-        viewer.until(f"!['', '–'].includes(document.querySelector('#{name}').textContent)", f"{name} is known")
+    for name in (
+        "rate-in",
+        "fps",
+        "total",
+        "age",
+        "iterations",
+        "queue",
+        "psnr",
+        "saturated",
+        "counts-given",
+    ):
+        viewer.until(
+            f"!['', '–'].includes(document.querySelector('#{name}').textContent)",
+            f"{name} is known",
+        )
     viewer.page.click("#more")
     for name in ("strip", "levels", "counts"):
-        drawn = "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].some(v => v > 60))"
+        drawn = (
+            "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].some(v "
+            "=> v > 60))"
+        )
         viewer.until(f"{drawn}(document.querySelector('#{name}'))", f"{name} is drawn")
     assert viewer.hosts == {viewer.address}
     assert viewer.complaints == []
@@ -367,15 +415,23 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     viewer.until("document.fullscreenElement !== null")
 
     def by_pointer(*names: str) -> list[bool]:
-        """Return which are visible when the pointer has just moved: three seconds later, controls are hidden."""
+        """Return which are visible when the pointer has just moved: three seconds later, controls
+        are hidden.
+        """
         for place in (300, 310):
             page.mouse.move(place, place)
         return [page.is_visible(name) for name in names]
 
     controls = ("#pause", "#state", "[data-panel=histograms]")
     wait_for(lambda: by_pointer(*controls) == [True, True, False], "a picture with its controls")
-    viewer.until("getComputedStyle(document.querySelector('header')).display === 'none'", "the picture alone")
-    assert [page.is_visible(name) for name in ("#coded", "#pause", "#state")] == [True, False, False]
+    viewer.until(
+        "getComputedStyle(document.querySelector('header')).display === 'none'", "the picture alone"
+    )
+    assert [page.is_visible(name) for name in ("#coded", "#pause", "#state")] == [
+        True,
+        False,
+        False,
+    ]
     wait_for(lambda: by_pointer("#pause") == [True], "the pointer brings the controls back")
     page.keyboard.press("f")
     viewer.until("document.fullscreenElement === null")
@@ -389,7 +445,9 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
 
 def recordings(rig: RunningRig) -> list[Path]:
     """Return the recordings so far, oldest first."""
-    return sorted(Path(rig.rig.record.folder).glob("*.h5"), key=lambda path: path.stat().st_mtime_ns)
+    return sorted(
+        Path(rig.rig.record.folder).glob("*.h5"), key=lambda path: path.stat().st_mtime_ns
+    )
 
 
 def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
@@ -399,7 +457,10 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
         viewer.start_recording() if number == 1 else viewer.page.click("#record")
         viewer.until("!document.querySelector('#rec').hidden")
         before = status(rig)["recording"]["rows"]
-        wait_for(lambda before=before: status(rig)["recording"]["rows"] >= before + 2, "two snapshots in the recording")
+        wait_for(
+            lambda before=before: status(rig)["recording"]["rows"] >= before + 2,
+            "two snapshots in the recording",
+        )
         viewer.stop_recording()
         assert viewer.page.is_hidden("#rec")
         files = recordings(rig)
@@ -408,8 +469,14 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
             assert recording.clean
             assert len(list(recording.settled_seqs)) >= 2
     report = status(rig)
-    switched = [change["text"] for change in report["changes"] if change["text"].startswith("sink recording")]
-    assert switched == ["sink recording from False to True", "sink recording from True to False"] * 2
+    switched = [
+        change["text"]
+        for change in report["changes"]
+        if change["text"].startswith("sink recording")
+    ]
+    assert (
+        switched == ["sink recording from False to True", "sink recording from True to False"] * 2
+    )
     assert report["ledger"]["unrecorded"] > 0
     assert viewer.complaints == []
 
@@ -430,13 +497,17 @@ def test_keys_typed_into_a_field_are_no_shortcuts(open_viewer, rig: RunningRig) 
     assert after["changes"] == before["changes"]
 
 
-def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(open_viewer, rig: RunningRig) -> None:
+def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(
+    open_viewer, rig: RunningRig
+) -> None:
     eva, other = open_viewer(operator=""), open_viewer(operator="Max")
     for viewer in (eva, other):
         viewer.page.evaluate(WATCH_TOAST)
 
     def lag_ms(viewer: Viewer) -> float:
-        """Return the time of the notice after the change, without the delays of a busy machine in four processes."""
+        """Return the time of the notice after the change, without the delays of a busy machine in
+        four processes.
+        """
         shown_ms, late_ms = viewer.page.evaluate("[window.toastMs, window.lateMs]")
         return float(shown_ms) - status(rig)["changes"][-1]["time_ns"] / 1e6 - 4 * float(late_ms)
 
@@ -444,13 +515,18 @@ def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(open_viewer, rig:
     eva.page.keyboard.press("r")
     eva.page.fill("#who-name", "Eva")
     eva.page.click("#who button[value=yes]")
-    by_eva = "document.querySelector('#toast').textContent.includes('recording from False to True, by Eva')"
+    by_eva = (
+        "document.querySelector('#toast').textContent.includes('recording from False to "
+        "True, by Eva')"
+    )
     other.until(by_eva, "the other viewer sees it")
     lags_ms = [lag_ms(other)]
     other.until(RECORDS)
     other.page.keyboard.press("r")
     other.page.keyboard.press("Escape")
-    assert other.page.get_attribute("#record", "aria-pressed") == "true", "Escape leaves the recording running"
+    assert other.page.get_attribute("#record", "aria-pressed") == "true", (
+        "Escape leaves the recording running"
+    )
     other.stop_recording()
     eva.until("document.querySelector('#toast').textContent.includes('by Max')")
     assert "by Max" in eva.page.inner_text("#changes")
@@ -493,7 +569,9 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     viewer = open_viewer()
     page = viewer.page
     viewer.start_recording()
-    wait_for(lambda: status(rig)["recording"].get("rows", 0) >= 3, "three snapshots in the recording")
+    wait_for(
+        lambda: status(rig)["recording"].get("rows", 0) >= 3, "three snapshots in the recording"
+    )
     viewer.stop_recording()
     page.keyboard.press("Space")
     shown = page.evaluate(SHOWN_SEQ)
@@ -504,12 +582,18 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     alone = viewer.picture("video")
     page.keyboard.press("t")
     assert viewer.picture("video") != alone, "the live result is left of the wipe"
-    assert (viewer.text("wipe-left"), viewer.text("wipe-right")) == ("2 iterations", "40 iterations")
+    assert (viewer.text("wipe-left"), viewer.text("wipe-right")) == (
+        "2 iterations",
+        "40 iterations",
+    )
     page.keyboard.press("t")
     page.keyboard.press("o")
     viewer.until("document.querySelector('#recordings img')?.naturalWidth > 0", "a thumbnail")
     page.click("#recordings .thumbnail button >> nth=0")
-    viewer.until(r"/\.h5, ([2-9]|\d\d+) of/.test(document.querySelector('#overlay-why').textContent)", "it plays")
+    viewer.until(
+        r"/\.h5, ([2-9]|\d\d+) of/.test(document.querySelector('#overlay-why').textContent)",
+        "it plays",
+    )
     assert viewer.text("overlay-title") == "RECORDING"
     page.click("#to-live")
     viewer.until_live()
@@ -517,16 +601,27 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
 
 
 def test_random_keys_and_taps_leave_the_run_as_it_is(open_viewer, rig: RunningRig) -> None:
-    """After the test of refined snapshots: a random key may begin such a solve, and the host does one at a time."""
+    """After the test of refined snapshots: a random key may begin such a solve, and the host does
+    one at a time.
+    """
     viewer = open_viewer()
     page, random = viewer.page, Random(39)
     viewer.start_recording()
     # A question hesitates for less time than a busy machine takes for a few of these keys.
     page.evaluate(
-        "void (window.setTimeout = ((later) => (f, ms, x) => later(f, ms === 600 ? 1e9 : ms, x))(setTimeout))"
+        "void (window.setTimeout = ((later) => (f, ms, x) => later(f, ms === 600 ? 1e9 : ms, "
+        "x))(setTimeout))"
     )
     before = state_of_run(rig)
-    keys = [*"abcdefghijklmnopqrstuvwxyz0123456789.,+-?", "Enter", "Escape", "Tab", "Space", "Home", "End"]
+    keys = [
+        *"abcdefghijklmnopqrstuvwxyz0123456789.,+-?",
+        "Enter",
+        "Escape",
+        "Tab",
+        "Space",
+        "Home",
+        "End",
+    ]
     for number in range(500):
         if number % 5 < 3:
             page.keyboard.press(random.choice(keys))
@@ -568,10 +663,16 @@ def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig)
     page.mouse.move(*point_in(viewer))
     for _ in range(16):
         page.mouse.wheel(0, -100)
-    viewer.until("document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in")
+    viewer.until(
+        "document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in"
+    )
     viewer.until("document.querySelector('#video-size').textContent.includes('full resolution')")
-    viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
-    found = re.fullmatch(r"x (\d+), y (\d+): ([\d.]+) ([\d.]+) ([\d.]+) · (\d+) DN", viewer.text("video-probe"))
+    viewer.until(
+        "document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values"
+    )
+    found = re.fullmatch(
+        r"x (\d+), y (\d+): ([\d.]+) ([\d.]+) ([\d.]+) · (\d+) DN", viewer.text("video-probe")
+    )
     assert found is not None
     viewer.stop_recording()
     with Recording(recordings(rig)[-1]) as recording:
@@ -584,20 +685,29 @@ def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig)
         assert int(found[6]) == recording.raw(seq)[y, x]
 
 
-def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
+def test_space_time_cut_is_that_of_the_recording(
+    open_viewer, rig: RunningRig, tmp_path: Path
+) -> None:
     viewer = open_viewer()
     page = viewer.page
     viewer.start_recording()
     begun = status(rig)["ledger"]["reconstructed"]
-    viewer.until(f"{SHOWN_SEQ} > {status(rig)['ledger']['acquired']}", "a recorded snapshot is on the screen")
+    viewer.until(
+        f"{SHOWN_SEQ} > {status(rig)['ledger']['acquired']}", "a recorded snapshot is on the screen"
+    )
     page.keyboard.press("c")
     box = page.locator("#video").bounding_box()
     page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] - 5, box["y"] + 20, steps=3)
     page.mouse.up()
-    viewer.until("Number(/^[0-9]+/.exec(document.querySelector('#cut-is').textContent)) >= 24", "six snapshots")
-    wait_for(lambda: status(rig)["ledger"]["reconstructed"] > begun + 3, "three of them in the recording")
+    viewer.until(
+        "Number(/^[0-9]+/.exec(document.querySelector('#cut-is').textContent)) >= 24",
+        "six snapshots",
+    )
+    wait_for(
+        lambda: status(rig)["ledger"]["reconstructed"] > begun + 3, "three of them in the recording"
+    )
     viewer.stop_recording()
 
     def rows_of_cut() -> np.ndarray:
@@ -617,7 +727,9 @@ def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, t
                 assert mean == pytest.approx(float(video.mean(dtype=np.float64)), rel=1e-6)
                 greens = (video[::2, 1::2] + video[1::2, ::2]) / 2
                 for values, plane in zip(
-                    np.reshape(along, (-1, 3)).T, (video[::2, ::2], greens, video[1::2, 1::2]), strict=True
+                    np.reshape(along, (-1, 3)).T,
+                    (video[::2, ::2], greens, video[1::2, 1::2]),
+                    strict=True,
                 ):
                     assert set(np.float32(values)) <= set(plane.ravel())
                 compared += 1
@@ -634,9 +746,13 @@ def test_page_measures_a_region(open_viewer) -> None:
     page.mouse.down()
     page.mouse.move(x + 40, y + 40, steps=3)
     page.mouse.up()
-    viewer.until("/^[0-9]+×[0-9]+ at [0-9]+, [0-9]+$/.test(document.querySelector('#region-is').textContent)")
+    viewer.until(
+        "/^[0-9]+×[0-9]+ at [0-9]+, [0-9]+$/.test(document.querySelector('#region-is').textContent)"
+    )
     viewer.until("document.querySelectorAll('#region tbody tr').length >= 4")
-    viewer.until("Number(document.querySelector('#focus').textContent) > 0", "it has a focus figure")
+    viewer.until(
+        "Number(document.querySelector('#focus').textContent) > 0", "it has a focus figure"
+    )
     page.click("#region-clear")
     viewer.until("document.querySelector('#region-is').textContent === 'whole picture'")
     page.keyboard.press("x")
@@ -654,26 +770,35 @@ def refusal_shown(viewer: Any) -> Iterator[None]:
         raise AssertionError(f"no download; the page says {viewer.text('toast')!r}") from error
 
 
-def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
+def test_page_looks_back_and_downloads_what_it_shows(
+    open_viewer, rig: RunningRig, tmp_path: Path
+) -> None:
     viewer = open_viewer()
     page = viewer.page
     first = viewer.page.evaluate(SHOWN_SEQ)
     viewer.until(f"{SHOWN_SEQ} > {first + 5}")
     page.keyboard.press("Space")
     fetched: list[str] = []
-    page.on("request", lambda request: fetched.append(request.url) if "/picture/" in request.url else None)
+    page.on(
+        "request",
+        lambda request: fetched.append(request.url) if "/picture/" in request.url else None,
+    )
 
     def is_looking_back() -> bool:
         if not fetched:
             page.keyboard.press(",")
         return bool(page.evaluate("document.body.classList.contains('review')"))
 
-    wait_for(is_looking_back, "the time line, updated once a second, has the snapshot on the screen")
+    wait_for(
+        is_looking_back, "the time line, updated once a second, has the snapshot on the screen"
+    )
     assert viewer.text("overlay-title") == "LOOKING BACK"
     viewer.until("/^paused|no data/.test(document.querySelector('#state').textContent)")
     newer = viewer.text("seq")
     page.keyboard.press(",")
-    viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(newer)}", "the snapshot before")
+    viewer.until(
+        f"document.querySelector('#seq').textContent !== {json.dumps(newer)}", "the snapshot before"
+    )
     shown = viewer.page.evaluate(SHOWN_SEQ)
     page.keyboard.press("o")
     for button, ending in (("get-still", f"_{shown:06d}.zip"), ("get-mp4", f"-{shown:06d}.mp4")):
@@ -713,7 +838,9 @@ def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     other.until("document.querySelector('#exposure').value === '-3'")
     wait_for(lambda: other.brightness() < 0.6 * before, "the other viewer's video is darker")
     one.page.keyboard.press("w")
-    other.until("document.querySelector('#white-grey_world').getAttribute('aria-pressed') === 'true'")
+    other.until(
+        "document.querySelector('#white-grey_world').getAttribute('aria-pressed') === 'true'"
+    )
     one.page.keyboard.press("0")
     other.until("document.querySelector('#exposure').value === '0'")
     wait_for(lambda: abs(other.brightness() - before) < 0.2 * before, "it is as bright as before")
@@ -724,8 +851,12 @@ def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
     other.until("document.querySelector('#gains input:last-child').value === '2.50'")
     one.page.locator("#gains input").first.fill("99")
     one.page.locator("#gains input").first.press("Tab")
-    one.until("document.querySelector('#toast').textContent.includes('gains')", "refused with a reason")
-    one.until("document.querySelector('#gains input').value === '1.00'", "it shows the current value")
+    one.until(
+        "document.querySelector('#toast').textContent.includes('gains')", "refused with a reason"
+    )
+    one.until(
+        "document.querySelector('#gains input').value === '1.00'", "it shows the current value"
+    )
     one.page.click("#white-none")
     other.until("document.querySelector('#gains').hidden")
     one.page.click("#white-pick")
@@ -761,11 +892,15 @@ def test_page_fits_phone_and_desktop(browser, rig: RunningRig) -> None:
         viewer.page.set_viewport_size({"width": width, "height": height})
         viewer.visit()
         viewer.until_live()
-        assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls horizontally"
+        assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+            "it scrolls horizontally"
+        )
         record = viewer.page.locator("#record").bounding_box()
         assert record["x"] >= 0
         assert record["x"] + record["width"] <= width
-        assert record["y"] + record["height"] <= height, "the record button is visible without scrolling"
+        assert record["y"] + record["height"] <= height, (
+            "the record button is visible without scrolling"
+        )
         small = viewer.page.evaluate(
             """least => [...document.querySelectorAll('.actions button, .keys button')].filter(b => b.offsetParent)
             .filter(b => b.getBoundingClientRect().height < least).length""",
@@ -782,7 +917,9 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     viewer.page.evaluate(WATCH_GREEN)
     # Stopped, not killed: a fast machine might restart it before it is missed.
     rig.nodes()["reconstruct-0"].send_signal(signal.SIGSTOP)
-    named = "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')"
+    named = (
+        "document.querySelector('#alerts').textContent.includes('reconstruct-0 does not answer')"
+    )
     viewer.until(named)
     alarm = viewer.page.locator("#alerts li.bad", has_text="reconstruct-0 does not answer")
     assert re.search(r"reconstruct-0 does not answer since \d\d:\d\d:\d\d", alarm.inner_text())
@@ -790,7 +927,10 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     viewer.until(f"!{named}", "it is acknowledged")
     viewer.until("document.querySelector('#alarms').textContent.includes('acknowledged')")
     viewer.until("document.querySelector('#nodes .lost') !== null")
-    viewer.until("/a node is lost$|^no data$|^camera stopped$/.test(document.querySelector('#state').textContent)")
+    viewer.until(
+        "/a node is lost$|^no data$|^camera "
+        "stopped$/.test(document.querySelector('#state').textContent)"
+    )
     rig.kill("reconstruct-0")
     viewer.until("document.querySelector('#nodes .lost') === null", "it is replaced")
     viewer.until_live()
@@ -817,16 +957,26 @@ def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
     one.page.click("#unlock")
     one.page.fill("#set-reconstruct-iterations", "3")
     one.page.press("#set-reconstruct-iterations", "Enter")
-    one.until("document.querySelector('#iterations').textContent === '3'", "video is made with the new value")
+    one.until(
+        "document.querySelector('#iterations').textContent === '3'",
+        "video is made with the new value",
+    )
     other.until(f"{field}.value === '3'", "the other viewer sees it")
     one.page.fill("#set-reconstruct-iterations", "0")
     one.page.press("#set-reconstruct-iterations", "Tab")
-    one.until("document.querySelector('#toast').textContent.includes('from 1 to 10000')", "refused with the range")
+    one.until(
+        "document.querySelector('#toast').textContent.includes('from 1 to 10000')",
+        "refused with the range",
+    )
     one.until(f"{field}.value === '3'", "it shows the current value")
     one.page.fill("#set-reconstruct-iterations", "2")
     one.page.press("#set-reconstruct-iterations", "Enter")
     other.until(f"{field}.value === '2'")
-    assert {entry["node"] for entry in status(rig)["controls"]} == {"acquire", "reconstruct-0", "sink"}
+    assert {entry["node"] for entry in status(rig)["controls"]} == {
+        "acquire",
+        "reconstruct-0",
+        "sink",
+    }
 
 
 def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
@@ -836,7 +986,8 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer.page.click("#series-actions button[data-action=next_series]")
     viewer.page.click("#confirm-yes")
     viewer.until(
-        f"!['', 'no series yet', {json.dumps(before)}].includes(document.querySelector('#series').textContent)"
+        "!['', 'no series yet', "
+        f"{json.dumps(before)}].includes(document.querySelector('#series').textContent)"
     )
     viewer.until_live()
     viewer.page.click("#series-actions button[data-action=stop_series]")
@@ -849,7 +1000,9 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer.until(f"document.querySelector('{start}') !== null", "it waits")
     second = viewer.text("series")
     viewer.page.click(start)
-    viewer.until(f"document.querySelector('#series').textContent !== {json.dumps(second)}", "a third series")
+    viewer.until(
+        f"document.querySelector('#series').textContent !== {json.dumps(second)}", "a third series"
+    )
     viewer.until_live()
 
 
@@ -859,14 +1012,18 @@ def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig)
     another = Viewer(browser, rig.rig.preview.port)
     another.visit()
     another.until("document.querySelector('#overlay-title').textContent === 'FULL'")
-    assert another.text("overlay-why").startswith(f"{MAX_VIEWERS} viewers are watching, the limit of this rig")
+    assert another.text("overlay-why").startswith(
+        f"{MAX_VIEWERS} viewers are watching, the limit of this rig"
+    )
     another.close()
     viewer.page.click("#record")
     viewer.until("!document.querySelector('#rec').hidden")
     os.kill(rig.process.pid, signal.SIGTERM)
     viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
     assert viewer.brightness("video") > 20, "the last video is still there"
-    assert viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
+    assert (
+        viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
+    )
     summary = rig.finish()
     assert assert_accounted_for(summary)["unrecorded"] > 0
     assert summary["changes"][-1]["name"] == "recording"

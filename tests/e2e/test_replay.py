@@ -1,4 +1,6 @@
-"""The replay camera: published files played through a whole rig; `test_run.py` plays a recording."""
+"""The replay camera: published files played through a whole rig;
+`test_run.py` plays a recording.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.rig
 
 
-def test_replay_camera_plays_published_file_with_truth(tmp_path: Path, rig_in_process: RigMaker) -> None:
+def test_replay_camera_plays_published_file_with_truth(
+    tmp_path: Path, rig_in_process: RigMaker
+) -> None:
     path = tmp_path / "moving_cacti.mat"
     scipy.io.savemat(path, moving_squares(shots=3))
     rig = rig_in_process({"camera": camera_of("replay", path=path.name)})
@@ -52,7 +56,9 @@ def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
     """Copy the shipped rig for published files next to one of them; return it and free ports."""
     path = folder / "replay-published.toml"
     shutil.copy(ROOT / "deploy" / "rigs" / path.name, path)
-    (folder / "traffic48_cacti.mat").symlink_to((data_dir / "benchmark" / "traffic48_cacti.mat").resolve())
+    (folder / "traffic48_cacti.mat").symlink_to(
+        (data_dir / "benchmark" / "traffic48_cacti.mat").resolve()
+    )
     dispatch, results, taps = free_ports(3)
     return path, {
         "SCI_STREAM_RIG__NETWORK__DISPATCH": f"tcp://127.0.0.1:{dispatch}",
@@ -65,11 +71,15 @@ def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
     }
 
 
-def run_published(folder: Path, data_dir: Path, timeout_s: float, shots: int, **variables: str) -> float:
+def run_published(
+    folder: Path, data_dir: Path, timeout_s: float, shots: int, **variables: str
+) -> float:
     """Run it on the first shots; return the mean PSNR."""
     path, own = published_rig(folder, data_dir)
     own["SCI_STREAM_RIG__CAMERA__OPTIONS__STOP"] = str(shots)
-    ended = sci_stream("run", path, "--summary", "out.json", cwd=folder, timeout_s=timeout_s, **own, **variables)
+    ended = sci_stream(
+        "run", path, "--summary", "out.json", cwd=folder, timeout_s=timeout_s, **own, **variables
+    )
     assert ended.status == 0, ended.output
     summary = json.loads((folder / "out.json").read_text())
     assert assert_accounted_for(summary)["reconstructed"] == shots
@@ -79,7 +89,9 @@ def run_published(folder: Path, data_dir: Path, timeout_s: float, shots: int, **
     return float(summary["psnr_db"]["mean"])
 
 
-def test_first_shots_of_traffic_with_tv_reach_expected_psnr(data_dir: Path, rig_in_process: RigMaker) -> None:
+def test_first_shots_of_traffic_with_tv_reach_expected_psnr(
+    data_dir: Path, rig_in_process: RigMaker
+) -> None:
     published = data_dir / "benchmark" / "traffic48_cacti.mat"
     camera = camera_of("replay", path=str(published), stop=2, snapshot_rate_hz=0.0)
     rig = rig_in_process({"camera": camera, "reconstruct": {"iterations": None}})

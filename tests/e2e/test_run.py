@@ -35,7 +35,9 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Run the installed command in a folder that has modules with the names of those that it imports."""
+    """Run the installed command in a folder that has modules with the names of those that it
+    imports.
+    """
     folder = tmp_path_factory.mktemp("run")
     for module in ("numpy.py", "drivers/__init__.py", "sci_stream_drivers/__init__.py"):
         path = folder / module
@@ -46,7 +48,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with RunningRig(folder, patient, "--snapshots", str(SNAPSHOTS), program=program) as rig:
         summary = rig.finish()
         options = SimulatedCamera.Options.model_validate(
-            {**rig.rig.camera.options, "snapshot_rate_hz": 0.0}  # the same frames, without the pacing
+            {
+                **rig.rig.camera.options,
+                "snapshot_rate_hz": 0.0,
+            }  # the same frames, without the pacing
         )
     (path,) = rig.segments()
     with Recording(path) as recording:
@@ -82,7 +87,12 @@ def test_summary_has_latency_of_each_stage(run: Run) -> None:
 
 def test_summary_has_solver_and_versions(run: Run) -> None:
     report = run.summary
-    assert report["iterations"] == {"mean": ITERATIONS, "min": ITERATIONS, "max": ITERATIONS, "budget_limited": 0}
+    assert report["iterations"] == {
+        "mean": ITERATIONS,
+        "min": ITERATIONS,
+        "max": ITERATIONS,
+        "budget_limited": 0,
+    }
     assert 0 <= report["warm_starts"] <= SNAPSHOTS
     assert sum(report["starts"].values()) == SNAPSHOTS
     assert report["by_node"] == {"reconstruct-0": SNAPSHOTS}
@@ -97,7 +107,12 @@ def test_recording_holds_each_snapshot_once_in_order(run: Run) -> None:
     assert recording.clean
     assert recording.ledger == run.summary["ledger"]
     assert recording.first_seq == 0
-    assert recording.raw_seqs == recording.video_seqs == recording.settled_seqs == list(range(SNAPSHOTS))
+    assert (
+        recording.raw_seqs
+        == recording.video_seqs
+        == recording.settled_seqs
+        == list(range(SNAPSHOTS))
+    )
     assert {recording.outcome(seq) for seq in range(SNAPSHOTS)} == {("reconstructed", "")}
 
 
@@ -115,7 +130,9 @@ def test_recorded_video_matches_summary_psnr(run: Run) -> None:
     report = run.summary["psnr_db"]
     assert [entry["seq"] for entry in report["per_snapshot"]] == list(range(SNAPSHOTS))
     # The video is recorded in half precision.
-    np.testing.assert_allclose([entry["psnr_db"] for entry in report["per_snapshot"]], measured, atol=0.05)
+    np.testing.assert_allclose(
+        [entry["psnr_db"] for entry in report["per_snapshot"]], measured, atol=0.05
+    )
     assert report["mean"] == pytest.approx(np.mean(measured), abs=0.05)
     assert report["min"] == pytest.approx(np.min(measured), abs=0.05)
     assert report["min"] > 15.0
@@ -124,7 +141,11 @@ def test_recorded_video_matches_summary_psnr(run: Run) -> None:
 def test_recording_contains_calibration_and_rig(run: Run) -> None:
     camera = SimulatedCamera(SimulatedCamera.Options.model_validate(run.rig.rig.camera.options))
     camera.open()
-    assert run.recording.calibration.hash == run.recording.info.calibration_hash == camera.calibration().hash
+    assert (
+        run.recording.calibration.hash
+        == run.recording.info.calibration_hash
+        == camera.calibration().hash
+    )
     assert 'driver = "simulated"' in run.recording.info.rig_toml
 
 
@@ -143,7 +164,9 @@ def test_demo_runs_and_ends_by_itself(tmp_path: Path) -> None:
     assert ledger["acquired"] == 5
     assert summary["psnr_db"]["min"] > 10.0
     (path,) = (tmp_path / "recordings").glob("*.h5")
-    with Recording(path) as recording:  # a machine that is busy drops the oldest, see [policy] max_wait_s
+    with Recording(
+        path
+    ) as recording:  # a machine that is busy drops the oldest, see [policy] max_wait_s
         assert len(recording.raw_seqs) == ledger["reconstructed"] + ledger["raw_only"]
 
 

@@ -1,4 +1,6 @@
-"""Signals: the first drains and ends cleanly, the second ends at once; a dead supervisor leaves no process behind."""
+"""Signals: the first drains and ends cleanly, the second ends at once; a dead supervisor leaves no
+process behind.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_drain_timeout_drops_and_counts(rig_in_process: RigMaker) -> None:
     assert assert_accounted_for(rig.finish())["dropped"] == {"drain_timeout": 5}
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_second_signal_stops_immediately(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, STUCK) as rig:
         rig.wait_for_count("acquired", 3)
@@ -58,7 +62,9 @@ def test_second_signal_stops_immediately(tmp_path: Path, number: signal.Signals)
         assert "Traceback" not in rig.output
 
 
-def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_stop_after_supervisor_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -74,7 +80,8 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pyte
         for node in slow:
             node.resume()
         wait_for(lambda: not rig.nodes(), "no node is left behind")
-        # They drained: the recording is finished and its ledger is closed. A busy machine solves not all.
+        # They drained: the recording is finished and its ledger is closed. A busy machine solves
+        # not all.
         with rig.recordings() as (recording,):
             assert recording.clean
             ledger = recording.ledger

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.rig(seconds=8)
 __all__ = ["simulated_rig"]
 
 
-def test_simulated_rig_streams_and_closes_its_ledger(simulated_rig: Callable[..., SimulatedRig]) -> None:
+def test_simulated_rig_streams_and_closes_its_ledger(
+    simulated_rig: Callable[..., SimulatedRig],
+) -> None:
     rig = simulated_rig(width_px=32, height_px=32)
     reconstruction = next(iter(sci_stream.subscribe(rig.taps)))
     assert reconstruction.video.shape == (4, 32, 32)

@@ -66,20 +66,29 @@ def test_events_are_kept_through_deaths_of_the_sink(tmp_path: Path) -> None:
     with RecordedSeries(path) as recording:
         stored = [seq for segment in recording.segments for seq in segment.raw_seqs]
         assert len(stored) == len(set(stored)) == ledger["reconstructed"] + ledger["raw_only"]
-        assert ledger["not_kept"] == ledger["acquired"] - len(stored) - sum(ledger["dropped"].values())
-        time_of = {seq: int(recording.rows["host_time_ns"][seq - recording.first_seq]) for seq in stored}
+        assert ledger["not_kept"] == ledger["acquired"] - len(stored) - sum(
+            ledger["dropped"].values()
+        )
+        time_of = {
+            seq: int(recording.rows["host_time_ns"][seq - recording.first_seq]) for seq in stored
+        }
         events = {event.number: event for event in recording.events}
         assert answered <= events.keys()
         assert all(any(event.covers(at) for event in events.values()) for at in time_of.values())
         late_ns = []
         for event in events.values():
             seqs = recording.seqs_of_event(event.number)
-            assert all(after == before + 1 for before, after in pairwise(seqs)), "a snapshot is missing"
+            assert all(after == before + 1 for before, after in pairwise(seqs)), (
+                "a snapshot is missing"
+            )
             late_ns += [time_of[seqs[0]] - event.first_ns, event.last_ns - time_of[seqs[-1]]]
         # On a busy machine the camera pauses.
         pauses_ns = [time_of[seq + 1] - time_of[seq] for seq in stored if seq + 1 in time_of]
         print(
-            f"windows are short by at most {max(late_ns) / PERIOD_NS:.2f} periods, the longest pause of the camera is "
+            f"windows are short by at most {max(late_ns) / PERIOD_NS:.2f} periods, the longest "
+            "pause of the camera is "
             f"{max(pauses_ns) / PERIOD_NS:.2f}; {len(recording.segments)} segments"
         )
-        assert max(late_ns) < max(2.5 * PERIOD_NS, *pauses_ns), "the snapshot at either end is missing"
+        assert max(late_ns) < max(2.5 * PERIOD_NS, *pauses_ns), (
+            "the snapshot at either end is missing"
+        )

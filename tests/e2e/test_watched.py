@@ -56,12 +56,18 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRig]:
 
 
 def has_results(urls: dict[str, str]) -> bool:
-    """Return whether the figures of a result are published: histograms at once, counters at the next report."""
+    """Return whether the figures of a result are published: histograms at once, counters at the
+    next report.
+    """
     sink, reconstruct = figures(urls["sink"]), figures(urls["reconstruct"])
     timed = sink.get("sci_stream_latency_seconds_count", {})
     settled = sum(sink.get("sci_stream_snapshots_total", {}).values()) >= SOLVED
     reported = settled and "sci_stream_disk_free_bytes" in sink
-    return "total" in timed and reported and reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
+    return (
+        "total" in timed
+        and reported
+        and reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
+    )
 
 
 def is_ready(url: str) -> bool:
@@ -77,7 +83,10 @@ def test_prometheus_ledger_adds_up_and_grows(watched: WatchedRig) -> None:
     def ledger() -> tuple[float, float]:
         found = figures(urls["sink"])
         settled = sum(found["sci_stream_snapshots_total"].values())
-        assert found["sci_stream_ledger_acquired_total"][""] == settled + found["sci_stream_ledger_in_flight"][""]
+        assert (
+            found["sci_stream_ledger_acquired_total"][""]
+            == settled + found["sci_stream_ledger_in_flight"][""]
+        )
         return settled, found["sci_stream_latency_seconds_count"]["total"]
 
     before, timed = ledger()
@@ -89,15 +98,29 @@ def test_prometheus_ledger_adds_up_and_grows(watched: WatchedRig) -> None:
 def test_every_node_reports_status(watched: WatchedRig) -> None:
     _, urls = watched
     up = {"acquire up": 1.0, "reconstruct up": 1.0}
-    wait_for(lambda: figures(urls["sink"])["sci_stream_nodes"] == up, "no node is late on a busy machine")
-    wait_for(lambda: figures(urls["acquire"])["sci_stream_reconstruct_nodes"][""] == 1, "the same for the acquire node")
-    acquire, reconstruct, sink = (figures(urls[kind]) for kind in ("acquire", "reconstruct", "sink"))
+    wait_for(
+        lambda: figures(urls["sink"])["sci_stream_nodes"] == up, "no node is late on a busy machine"
+    )
+    wait_for(
+        lambda: figures(urls["acquire"])["sci_stream_reconstruct_nodes"][""] == 1,
+        "the same for the acquire node",
+    )
+    acquire, reconstruct, sink = (
+        figures(urls[kind]) for kind in ("acquire", "reconstruct", "sink")
+    )
     assert acquire["sci_stream_acquired_total"][""] > 0
     # From 0, or an alert does not see the first.
-    assert {"missed": 0, "incomplete": 0, "lost": 0}.items() <= acquire["sci_stream_camera_events_total"].items()
-    assert {f"dropped: {reason}": 0 for reason in DropReason}.items() <= sink["sci_stream_snapshots_total"].items()
+    assert {"missed": 0, "incomplete": 0, "lost": 0}.items() <= acquire[
+        "sci_stream_camera_events_total"
+    ].items()
+    assert {f"dropped: {reason}": 0 for reason in DropReason}.items() <= sink[
+        "sci_stream_snapshots_total"
+    ].items()
     assert reconstruct["sci_stream_solve_seconds_count"][""] > 0
-    assert reconstruct["sci_stream_iterations_sum"][""] == ITERATIONS * reconstruct["sci_stream_iterations_count"][""]
+    assert (
+        reconstruct["sci_stream_iterations_sum"][""]
+        == ITERATIONS * reconstruct["sci_stream_iterations_count"][""]
+    )
     assert reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
     assert sink["sci_stream_disk_free_bytes"][""] > 0
 
@@ -118,7 +141,10 @@ def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> N
     rig.start_reconstruct()
     wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
     rig.expose()
-    wait_for(lambda: is_ready(urls["reconstruct"]) and has_results(urls), "the restarted node reports a snapshot")
+    wait_for(
+        lambda: is_ready(urls["reconstruct"]) and has_results(urls),
+        "the restarted node reports a snapshot",
+    )
 
 
 def test_public_health_without_token_is_refused(tmp_path: Path, command_here: CommandHere) -> None:
@@ -143,8 +169,16 @@ def test_dashboard_queries_have_data(watched: WatchedRig) -> None:
     """All metrics except those that only some rigs have: a GPU, shifted masks, refused messages."""
     _, urls = watched
     live = {name for url in urls.values() for name in figures(url)}
-    asked = {name for query in dashboard_queries() for name in re.findall(r"(?:sci_stream|process)_\w+", query)}
-    rare = {"sci_stream_device_memory_bytes", "sci_stream_calibration_shift_px", "sci_stream_wire_errors_total"}
+    asked = {
+        name
+        for query in dashboard_queries()
+        for name in re.findall(r"(?:sci_stream|process)_\w+", query)
+    }
+    rare = {
+        "sci_stream_device_memory_bytes",
+        "sci_stream_calibration_shift_px",
+        "sci_stream_wire_errors_total",
+    }
     assert asked - live <= rare
 
 

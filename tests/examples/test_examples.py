@@ -38,7 +38,9 @@ RunExample = Callable[..., str]
 
 @pytest.fixture
 def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
-    """Return a function that runs an example as a program, here, where torch is imported already."""
+    """Return a function that runs an example as a program, here,
+    where torch is imported already.
+    """
 
     def run(name: str, *arguments: object) -> str:
         path = str(EXAMPLES / f"{name}.py")
@@ -79,7 +81,9 @@ def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
     assert frames[0].counts.shape == (capabilities.height_px, capabilities.width_px)
     scene = np.linspace(0, 1, capabilities.width_px, dtype=np.float32)
     np.testing.assert_allclose(
-        calibration.measurement(frames[0].counts), calibration.phi.sum(0) * scene, atol=1 / calibration.full_scale_dn
+        calibration.measurement(frames[0].counts),
+        calibration.phi.sum(0) * scene,
+        atol=1 / calibration.full_scale_dn,
     )
 
 
@@ -96,12 +100,18 @@ def test_notebook_runs_and_shows_what_it_stores(
 ) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
     cells = json.loads((EXAMPLES / "reconstruct.ipynb").read_text())["cells"]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert set(re.findall(r"sci-stream\[(\w+)\]", "".join(cells[0]["source"]))) <= set(extras)
     code = [cell for cell in cells if cell["cell_type"] == "code"]
-    stored = "".join(text for cell in code for output in cell["outputs"] for text in output.get("text", ()))
+    stored = "".join(
+        text for cell in code for output in cell["outputs"] for text in output.get("text", ())
+    )
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell["outputs"])
-    exec("\n".join("".join(cell["source"]) for cell in code), {})  # the kernel of Jupyter would import torch again
+    exec(
+        "\n".join("".join(cell["source"]) for cell in code), {}
+    )  # the kernel of Jupyter would import torch again
     pyplot = sys.modules["matplotlib.pyplot"]
     assert len(pyplot.figure(1).axes) == 4
     pyplot.close("all")

@@ -27,9 +27,11 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A series: frames x (N, B, H, W), 0–1, masks (B, H, W), 0–1, y (N, H, W), Σ masks·x with noise.
+    """A series: frames x (N, B, H, W), 0–1, masks (B, H, W), 0–1, y (N, H, W), Σ masks·x with
+    noise.
 
-    ``truth`` is passed to the reconstruction; ``what`` names the changes, ``harmless`` says whether it is still right.
+    ``truth`` is passed to the reconstruction; ``what`` names the changes, ``harmless`` says whether
+    it is still right.
     """
 
     x: Array
@@ -40,7 +42,12 @@ class Sample:
     harmless: bool = True
 
     def after(self, what: str, *, harmless: bool = False, **arrays: Array) -> Sample:
-        return replace(self, **arrays, what=f"{self.what}, {what}".lstrip(", "), harmless=self.harmless and harmless)
+        return replace(
+            self,
+            **arrays,
+            what=f"{self.what}, {what}".lstrip(", "),
+            harmless=self.harmless and harmless,
+        )
 
 
 def blurred(image: Array, px: float) -> Array:
@@ -50,9 +57,15 @@ def blurred(image: Array, px: float) -> Array:
 def painted(rng: Rng, count: int, size: int) -> Array:
     """Return frames of a texture over which bright and dark squares move."""
     layers = sum(blurred(rng.random((size, size)), px) * px for px in (1, 3, 9, 27))
-    frames = np.repeat((0.05 + 0.6 * (layers - layers.min()) / np.ptp(layers))[np.newaxis], count, 0)
+    frames = np.repeat(
+        (0.05 + 0.6 * (layers - layers.min()) / np.ptp(layers))[np.newaxis], count, 0
+    )
     for _ in range(4):
-        (top, left), (dy, dx), level = rng.integers(5, size - 35, 2), rng.integers(-1, 2, 2), rng.uniform(0.05, 0.95)
+        (top, left), (dy, dx), level = (
+            rng.integers(5, size - 35, 2),
+            rng.integers(-1, 2, 2),
+            rng.uniform(0.05, 0.95),
+        )
         for n, frame in enumerate(frames):
             row, column = np.clip((top + n * dy, left + n * dx), 0, size - 25)
             frame[row : row + 25, column : column + 20] = level
@@ -85,7 +98,13 @@ def right(rng: Rng, clip: Array | None = None) -> Sample:
     y += rng.normal(0, rng.choice([0, 0.002, 0.005]) * y.max(), y.shape)
     levels = int(rng.choice([250, 60_000]))
     y = np.rint(y / y.max() * levels) * y.max() / levels
-    return Sample(x, masks, y, x.reshape(-1, SIZE, SIZE) if rng.random() < 0.3 else None, f"B={frames} N={snapshots}")
+    return Sample(
+        x,
+        masks,
+        y,
+        x.reshape(-1, SIZE, SIZE) if rng.random() < 0.3 else None,
+        f"B={frames} N={snapshots}",
+    )
 
 
 # --- changes that leave the data right
@@ -100,7 +119,14 @@ def _scale(rng: Rng, s: Sample) -> Sample:
 
 
 def _dtype(rng: Rng, s: Sample) -> Sample:
-    dtype, top = [("u1", 250), ("u2", 60000), ("i4", 60000), ("f4", 1000), (">u2", 60000), ("i8", 1e6)][rng.integers(6)]
+    dtype, top = [
+        ("u1", 250),
+        ("u2", 60000),
+        ("i4", 60000),
+        ("f4", 1000),
+        (">u2", 60000),
+        ("i8", 1e6),
+    ][rng.integers(6)]
     if top == 250 and len(np.unique(s.y)) > 500:
         dtype, top = "u2", 60000  # 8 bits would lose something
     y = (s.y / s.y.max() * top).clip(0 if "u" in dtype else None)
@@ -108,7 +134,9 @@ def _dtype(rng: Rng, s: Sample) -> Sample:
 
 
 def _mask_type(rng: Rng, s: Sample) -> Sample:
-    factor, dtype = [(255, "u1"), (1, "f4"), (4095, "u2"), (0.01, "f8"), (255, "f4"), (17.3, "f4")][rng.integers(6)]
+    factor, dtype = [(255, "u1"), (1, "f4"), (4095, "u2"), (0.01, "f8"), (255, "f4"), (17.3, "f4")][
+        rng.integers(6)
+    ]
     masks = s.masks * factor
     masks = (np.rint(masks) if "u" in dtype else masks).astype(dtype)
     return s.after(f"masks·{factor} {dtype}", harmless=True, masks=masks)
@@ -116,7 +144,9 @@ def _mask_type(rng: Rng, s: Sample) -> Sample:
 
 def _truth_type(rng: Rng, s: Sample) -> Sample:
     del rng
-    return s.after("truth", harmless=True, truth=np.rint(s.x.reshape(-1, *s.x.shape[2:]) * 255).astype("u1"))
+    return s.after(
+        "truth", harmless=True, truth=np.rint(s.x.reshape(-1, *s.x.shape[2:]) * 255).astype("u1")
+    )
 
 
 HARMLESS = (_scale, _dtype, _mask_type, _truth_type)
@@ -164,7 +194,9 @@ def _number(rng: Rng, s: Sample) -> Sample:
         return s.after("first mask missing", masks=s.masks[1:])
     more = rng.permuted(s.masks[: int(rng.integers(1, B))], axis=1)
     parts = (s.masks, more) if kind == 2 else (more, s.masks)
-    return s.after(f"{len(more)} more masks {'after' if kind == 2 else 'before'}", masks=np.concatenate(parts))
+    return s.after(
+        f"{len(more)} more masks {'after' if kind == 2 else 'before'}", masks=np.concatenate(parts)
+    )
 
 
 def _not_finite(rng: Rng, s: Sample) -> Sample:
@@ -172,7 +204,9 @@ def _not_finite(rng: Rng, s: Sample) -> Sample:
     array = (s.y if rng.random() < 0.7 else s.masks).astype(np.float32)
     array.reshape(-1)[rng.choice(array.size, int(rng.integers(1, 50)), replace=False)] = value
     return (
-        s.after(f"{name} in masks", masks=array) if array.shape == s.masks.shape else s.after(f"{name} in y", y=array)
+        s.after(f"{name} in masks", masks=array)
+        if array.shape == s.masks.shape
+        else s.after(f"{name} in y", y=array)
     )
 
 
@@ -204,7 +238,9 @@ def _sign(rng: Rng, s: Sample) -> Sample:
 
 def _shift(rng: Rng, s: Sample) -> Sample:
     by = tuple(int(n) for n in rng.integers(-3, 4, 2))
-    return s.after(f"masks moved by {by}", masks=np.roll(s.masks, by, (1, 2)), harmless=by == (0, 0))
+    return s.after(
+        f"masks moved by {by}", masks=np.roll(s.masks, by, (1, 2)), harmless=by == (0, 0)
+    )
 
 
 def _lossy(rng: Rng, s: Sample) -> Sample:
@@ -212,8 +248,13 @@ def _lossy(rng: Rng, s: Sample) -> Sample:
         share = float(rng.choice([0.8, 0.95]))
         return s.after(f"clipped at {share}", y=np.minimum(s.y, np.quantile(s.y, share)))
     quality, top = int(rng.choice([40, 75, 90])), s.y.max()
-    codes = [cv2.imencode(".jpg", (y / top * 250).clip(0, 255).astype("u1"), (1, quality))[1] for y in s.y]
-    return s.after(f"JPEG {quality}", y=np.stack([cv2.imdecode(code, cv2.IMREAD_GRAYSCALE) for code in codes]))
+    codes = [
+        cv2.imencode(".jpg", (y / top * 250).clip(0, 255).astype("u1"), (1, quality))[1]
+        for y in s.y
+    ]
+    return s.after(
+        f"JPEG {quality}", y=np.stack([cv2.imdecode(code, cv2.IMREAD_GRAYSCALE) for code in codes])
+    )
 
 
 def _cropped(rng: Rng, s: Sample) -> Sample:
@@ -233,7 +274,8 @@ def _other(rng: Rng, s: Sample) -> Sample:
 
 
 HARMFUL = (
-    _turned, _order, _offset, _gamma, _number, _not_finite, _stuck, _sign, _shift, _lossy, _cropped, _other,
+    _turned, _order, _offset, _gamma, _number, _not_finite, _stuck, _sign, _shift, _lossy,
+    _cropped, _other,
 )  # fmt: skip
 
 
@@ -243,7 +285,9 @@ HARMFUL = (
 def _axes(rng: Rng, array: Array) -> Array:
     """Return an array with its frames last, or with a further axis, or as it is."""
     kind = rng.integers(5)
-    return np.moveaxis(array, 0, -1) if kind == 0 else array[..., np.newaxis] if kind == 1 else array
+    return (
+        np.moveaxis(array, 0, -1) if kind == 0 else array[..., np.newaxis] if kind == 1 else array
+    )
 
 
 _NAMES = {
@@ -260,7 +304,9 @@ def load(rng: Rng, s: Sample, folder: Path) -> tuple[sci_stream.Measurements, st
     one = s.y[0] if len(s.y) == 1 and rng.random() < 0.5 else s.y
     arrays = {"y": one, "masks": s.masks, **({} if s.truth is None else {"truth": s.truth})}
     if form in {"npz", "h5", "npy"}:
-        arrays = {role: _axes(rng, array) if array.ndim == 3 else array for role, array in arrays.items()}
+        arrays = {
+            role: _axes(rng, array) if array.ndim == 3 else array for role, array in arrays.items()
+        }
     odd = form in {"mat", "npz", "h5"} and rng.random() < 0.2
     names = _ODD if odd else {role: str(rng.choice(choices)) for role, choices in _NAMES.items()}
     variables = {role: names[role] for role in arrays} if odd else None
@@ -268,7 +314,9 @@ def load(rng: Rng, s: Sample, folder: Path) -> tuple[sci_stream.Measurements, st
     named = {names[role]: array for role, array in arrays.items()}
     path = folder / f"a.{form}"
     if form == "mat":
-        scipy.io.savemat(path, {name: np.moveaxis(a, 0, -1) if a.ndim == 3 else a for name, a in named.items()})
+        scipy.io.savemat(
+            path, {name: np.moveaxis(a, 0, -1) if a.ndim == 3 else a for name, a in named.items()}
+        )
     elif form == "npz":
         np.savez(path, **named)
     elif form == "h5":
@@ -328,10 +376,16 @@ def trial(seed: int, folder: Path, clips: Sequence[Array] = ()) -> tuple[Outcome
     options = {"denoiser": "tv", "iterations": 12, "device": "cpu"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The scale matters a little to the denoiser: that of the scene, or the one that fills the range.
+        # The scale matters a little to the denoiser: that of the scene, or the one that fills the
+        # range.
         scales = (1.0, brightness_percentile(sample.y, sample.masks))
-        controls = (sci_stream.reconstruct(sample.y, sample.masks, **options, white=white) for white in scales)
-        control_db = min(fitted_psnr(np.asarray(control.video, np.float64), sample.x)[0] for control in controls)
+        controls = (
+            sci_stream.reconstruct(sample.y, sample.masks, **options, white=white)
+            for white in scales
+        )
+        control_db = min(
+            fitted_psnr(np.asarray(control.video, np.float64), sample.x)[0] for control in controls
+        )
         changed = sample
         for change in rng.permutation(np.array(HARMLESS, object))[: rng.integers(0, 3)]:
             changed = change(rng, changed)
@@ -350,8 +404,14 @@ def trial(seed: int, folder: Path, clips: Sequence[Array] = ()) -> tuple[Outcome
             outcome = Outcome.FALSE_ALARM if changed.harmless else Outcome.REFUSED
             return outcome, f"{seed}: {changed.what} ({form}): {error}"
         said = [defect.name for defect in result.defects if not defect.corrected]
-        # Where nothing says which of y and the masks is transposed, the video lies as y does, and a note says so.
+        # Where nothing says which of y and the masks is transposed, the video lies as y does, and a
+        # note says so.
         views = [result.video, result.video.swapaxes(-1, -2)][: 1 + turned]
-        outcome, loss_db = min((judge(changed, control_db, view, said) for view in views), key=lambda pair: pair[1])
+        outcome, loss_db = min(
+            (judge(changed, control_db, view, said) for view in views), key=lambda pair: pair[1]
+        )
         names = [defect.name for defect in result.defects]
-        return outcome, f"{seed}: {changed.what} ({form}): {loss_db:+.2f} dB of {control_db:.1f}, {names}"
+        return (
+            outcome,
+            f"{seed}: {changed.what} ({form}): {loss_db:+.2f} dB of {control_db:.1f}, {names}",
+        )

@@ -20,7 +20,9 @@ MASKS[0, 0, 0] = 113
 
 
 def as_mat5(folder: Path) -> Path:
-    scipy.io.savemat(folder / "m.mat", {"mask": np.moveaxis(MASKS, 0, -1), "meas": np.zeros((12, 16))})
+    scipy.io.savemat(
+        folder / "m.mat", {"mask": np.moveaxis(MASKS, 0, -1), "meas": np.zeros((12, 16))}
+    )
     return folder / "m.mat"
 
 
@@ -44,7 +46,9 @@ def as_pages(folder: Path) -> Path:
 def as_images(folder: Path) -> Path:
     (folder / "masks").mkdir()
     for b, mask in enumerate(MASKS):
-        assert cv2.imwrite(str(folder / "masks" / f"mask{b + 7}.png"), mask)  # 7 8 9 10 11: not in order of letters
+        assert cv2.imwrite(
+            str(folder / "masks" / f"mask{b + 7}.png"), mask
+        )  # 7 8 9 10 11: not in order of letters
     return folder / "masks"
 
 
@@ -55,7 +59,9 @@ def test_every_format_gives_the_same_masks(save: Callable[[Path], Path], tmp_pat
 
 
 @pytest.mark.parametrize(("frames", "axis"), [(0, None), (2, None), (2, 2), (0, 0), (1, 1)])
-def test_masks_of_matlab_files_may_lie_along_any_axis(frames: int, axis: int | None, tmp_path: Path) -> None:
+def test_masks_of_matlab_files_may_lie_along_any_axis(
+    frames: int, axis: int | None, tmp_path: Path
+) -> None:
     square = MASKS[:, :, :12]
     scipy.io.savemat(tmp_path / "m.mat", {"mask": np.moveaxis(square, 0, frames)})
     calibration = import_masks(tmp_path / "m.mat", ImportOptions(axis=axis))
@@ -63,7 +69,9 @@ def test_masks_of_matlab_files_may_lie_along_any_axis(frames: int, axis: int | N
 
 
 def test_many_dark_frames_of_a_matlab_file_are_averaged(tmp_path: Path) -> None:
-    scipy.io.savemat(tmp_path / "dark.mat", {"dark": np.full((12, 16, 40), 2.0)})  # more frames than rows
+    scipy.io.savemat(
+        tmp_path / "dark.mat", {"dark": np.full((12, 16, 40), 2.0)}
+    )  # more frames than rows
     calibration = import_masks(as_npy(tmp_path), ImportOptions(dark=tmp_path / "dark.mat"))
     assert calibration.dark.shape == (12, 16)
 
@@ -79,14 +87,18 @@ def test_dark_and_white_frames_are_applied(tmp_path: Path) -> None:
     white = 200 + np.arange(16, dtype=np.float32) + dark
     for name, array in (("m", true * (white - dark) + dark), ("dark", dark), ("white", white)):
         np.save(tmp_path / f"{name}.npy", array)
-    options = ImportOptions(dark=tmp_path / "dark.npy", white=tmp_path / "white.npy", bit_depth=8, read_noise_dn=1.5)
+    options = ImportOptions(
+        dark=tmp_path / "dark.npy", white=tmp_path / "white.npy", bit_depth=8, read_noise_dn=1.5
+    )
     calibration = import_masks(tmp_path / "m.npy", options)
     np.testing.assert_allclose(calibration.phi, true, atol=1e-5)
     np.testing.assert_array_equal(calibration.dark, dark)
     assert calibration.saturation_dn == 255
     assert (calibration.read_noise_dn, calibration.gain_e_per_dn) == (1.5, None)
     # A white scene just fills the range above black.
-    assert calibration.phi.sum(0).max() * calibration.full_scale_dn + 9 == pytest.approx(255, rel=1e-5)
+    assert calibration.phi.sum(0).max() * calibration.full_scale_dn + 9 == pytest.approx(
+        255, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +111,9 @@ def test_dark_and_white_frames_are_applied(tmp_path: Path) -> None:
         (np.ones((2, 4, 5), complex), CalibrationError, "numeric"),
     ],
 )
-def test_file_without_a_stack_of_masks_is_refused(content: Array, error: type, words: str, tmp_path: Path) -> None:
+def test_file_without_a_stack_of_masks_is_refused(
+    content: Array, error: type, words: str, tmp_path: Path
+) -> None:
     np.save(tmp_path / "m.npy", content)
     with pytest.raises(error, match=words):
         import_masks(tmp_path / "m.npy", ImportOptions())

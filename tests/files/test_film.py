@@ -31,7 +31,9 @@ def frames_of(path: Path, form: str = "rgb24") -> list[np.ndarray]:
 
 @pytest.mark.parametrize("form", [VideoFormat.MP4, VideoFormat.MKV])
 def test_every_image_is_a_frame_in_order_and_at_its_rate(tmp_path: Path, form: VideoFormat) -> None:
-    write_film(tmp_path / "film", (np.full((32, 48, 3), 6 * k, np.uint8) for k in range(40)), 12.5, form)
+    write_film(
+        tmp_path / "film", (np.full((32, 48, 3), 6 * k, np.uint8) for k in range(40)), 12.5, form
+    )
     levels = [frame.mean() for frame in frames_of(tmp_path / "film")]
     assert np.allclose(levels, np.arange(40) * 6, atol=3)
     with av.open(str(tmp_path / "film")) as container:
@@ -64,10 +66,14 @@ def test_write_error_is_reported(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_missing_library_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(extras.importlib, "import_module", absent)
-    with pytest.raises(ConfigError, match=r'needs the library av.*pip install "sci-stream\[video\]"'):
+    with pytest.raises(
+        ConfigError, match=r'needs the library av.*pip install "sci-stream\[video\]"'
+    ):
         write_film(tmp_path / "film.mp4", [], 25, VideoFormat.MP4)

@@ -1,4 +1,6 @@
-"""Hostile files: no reader crashes, hangs, grows, or shows what another file holds; each says why it refuses."""
+"""Hostile files: no reader crashes, hangs, grows, or shows what another file holds; each says why
+it refuses.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def read_all(
     done = subprocess.run(
         [sys.executable, "-m", corpus, str(folder), str(seed), str(mutations)],
         cwd=ROOT,
-        env={**environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}:{ROOT / 'lab'}:{ROOT / 'bridges'}"},
+        env={
+            **environment(),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}:{ROOT / 'lab'}:{ROOT / 'bridges'}",
+        },
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -65,5 +70,7 @@ def assert_refused_in_words(reports: list[dict[str, Any]]) -> None:
     assert not crashed, json.dumps(crashed[:3], indent=1)
     assert not [report["name"] for report in reports if report["leaked"]]
     assert not [report for report in reports if report["grew_mib"] > _MAX_GROWTH_MIB]
-    refused = {report["name"]: report["said"] for report in reports if report["outcome"] == "refused"}
+    refused = {
+        report["name"]: report["said"] for report in reports if report["outcome"] == "refused"
+    }
     assert all(refused.values())

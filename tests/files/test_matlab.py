@@ -26,7 +26,8 @@ def saved(compressed: bool = False, **variables: object) -> bytes:
 
 @given(
     hnp.arrays(
-        st.sampled_from(NUMBERS).map(np.dtype), hnp.array_shapes(min_dims=2, max_dims=4, max_side=5),
+        st.sampled_from(NUMBERS).map(np.dtype), hnp.array_shapes(min_dims=2, max_dims=4,
+        max_side=5),
     ),
     st.booleans(),
 )  # fmt: skip
@@ -37,7 +38,9 @@ def test_scipy_files_are_read_exactly(array: Array, compressed: bool) -> None:
 
 
 def test_only_arrays_of_real_numbers_are_read() -> None:
-    content = saved(text="hello", cell=np.array([1, "a"], object), z=np.ones((2, 2), complex), mask=np.eye(3))
+    content = saved(
+        text="hello", cell=np.array([1, "a"], object), z=np.ones((2, 2), complex), mask=np.eye(3)
+    )
     assert list(read_arrays(content)) == ["mask"]
 
 
@@ -63,7 +66,9 @@ def test_truncated_file_is_refused(compressed: bool) -> None:
 
 @given(st.data(), st.booleans())
 def test_damaged_bytes_raise_declared_errors_alone(data: st.DataObject, compressed: bool) -> None:
-    content = bytearray(saved(compressed, meas=np.arange(24.0).reshape(2, 3, 4), mask=np.eye(2, dtype=np.uint8)))
+    content = bytearray(
+        saved(compressed, meas=np.arange(24.0).reshape(2, 3, 4), mask=np.eye(2, dtype=np.uint8))
+    )
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     with suppress(ValueError, FileFormatError):

@@ -56,8 +56,12 @@ def save(path: Path, **arrays: np.ndarray) -> Path:
         ("all.h5", ("meas", "mask", "x")),
     ],
 )
-def test_one_file_may_hold_everything(tmp_path: Path, name: str, keys: tuple[str, str, str]) -> None:
-    found = load_measurement(save(tmp_path / name, **dict(zip(keys, (Y, MASKS, TRUTH), strict=True))))
+def test_one_file_may_hold_everything(
+    tmp_path: Path, name: str, keys: tuple[str, str, str]
+) -> None:
+    found = load_measurement(
+        save(tmp_path / name, **dict(zip(keys, (Y, MASKS, TRUTH), strict=True)))
+    )
     np.testing.assert_array_equal(found.y, Y)
     np.testing.assert_array_equal(found.masks, MASKS)
     np.testing.assert_array_equal(found.truth, TRUTH)
@@ -109,7 +113,9 @@ def test_recording_brings_its_calibration(tmp_path: Path, series) -> None:
         writer.close({"acquired": 2, "closed": True})
     found = load_measurement(tmp_path / "run.h5")
     assert found.masks.hash == series.calibration.hash
-    np.testing.assert_array_equal(np.asarray(found.y), np.stack([series.counts(0), series.counts(2)]))
+    np.testing.assert_array_equal(
+        np.asarray(found.y), np.stack([series.counts(0), series.counts(2)])
+    )
     other = load_measurement(save(tmp_path / "y.npy", y=series.counts(0)), tmp_path / "run.h5")
     assert other.masks.hash == series.calibration.hash
 
@@ -122,7 +128,9 @@ def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
         load_measurement(tmp_path / "absent.mat")
     with pytest.raises(FileFormatError, match=r"absent\.npy was not found"):
         load_measurement(y, tmp_path / "absent.npy")
-    with pytest.raises(FileFormatError, match=r"holds no snapshots; expected an array named meas or .*; got a, b"):
+    with pytest.raises(
+        FileFormatError, match=r"holds no snapshots; expected an array named meas or .*; got a, b"
+    ):
         load_measurement(save(tmp_path / "ab.npz", a=Y, b=MASKS))
     for name in ("cut.npy", "cut.npz", "cut.h5", "cut.mat", "cut.tif"):
         (tmp_path / name).write_bytes(b"nothing of use")
@@ -136,7 +144,9 @@ def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
         load_measurement(tmp_path / "pickle.npy", y)
     for name, reason in (("y.csv", "another format"), ("y.h5", "an empty file")):
         (tmp_path / name).write_text("1, 2, 3" if name == "y.csv" else "")
-        with pytest.raises(FileFormatError, match=rf"{name} cannot be read; expected \.mat .*; got {reason}"):
+        with pytest.raises(
+            FileFormatError, match=rf"{name} cannot be read; expected \.mat .*; got {reason}"
+        ):
             load_measurement(tmp_path / name, y)
 
 
@@ -158,13 +168,22 @@ def test_cut_tiff_is_refused(tmp_path: Path, capfd, kept: float, bigtiff: bool) 
 
 def test_tiff_of_four_frames_that_became_colours_is_explained(tmp_path: Path) -> None:
     tifffile = pytest.importorskip("tifffile")
-    tifffile.imwrite(tmp_path / "m.tif", np.zeros((4, H, W), np.uint8), photometric="rgb", planarconfig="separate")
-    with pytest.raises(CalibrationError, match=r"not a stack of frames.*got 6×8×4.*photometric='minisblack'"):
+    tifffile.imwrite(
+        tmp_path / "m.tif",
+        np.zeros((4, H, W), np.uint8),
+        photometric="rgb",
+        planarconfig="separate",
+    )
+    with pytest.raises(
+        CalibrationError, match=r"not a stack of frames.*got 6×8×4.*photometric='minisblack'"
+    ):
         load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "m.tif")
 
 
 def test_names_may_have_further_words(tmp_path: Path) -> None:
-    found = load_measurement(save(tmp_path / "a.mat", meas_bayer=Y, mask_bayer=MASKS, orig_bayer=TRUTH))
+    found = load_measurement(
+        save(tmp_path / "a.mat", meas_bayer=Y, mask_bayer=MASKS, orig_bayer=TRUTH)
+    )
     np.testing.assert_array_equal(found.y, Y)
     assert found.is_mosaic
 
@@ -173,7 +192,9 @@ def test_variables_name_arrays_of_other_names(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", frames=Y, codes2=MASKS, other=MASKS)
     found = load_measurement(path, variables={"y": "frames", "masks": "other"})
     np.testing.assert_array_equal(found.masks, MASKS)
-    with pytest.raises(FileFormatError, match=r"no snapshots named 'absent'.*got codes2, frames, other"):
+    with pytest.raises(
+        FileFormatError, match=r"no snapshots named 'absent'.*got codes2, frames, other"
+    ):
         load_measurement(path, variables={"y": "absent"})
 
 
@@ -186,7 +207,9 @@ def test_truth_of_four_axes_may_be_in_the_order_of_matlab(tmp_path: Path) -> Non
     series = TRUTH.reshape(-1, *MASKS.shape)
     for order in ((0, 1, 2, 3), (2, 3, 1, 0)):
         scipy.io.savemat(tmp_path / "t.mat", {"orig": series.transpose(order)})
-        found = load_measurement(save(tmp_path / "y.npy", y=Y), save(tmp_path / "m.npy", m=MASKS), tmp_path / "t.mat")
+        found = load_measurement(
+            save(tmp_path / "y.npy", y=Y), save(tmp_path / "m.npy", m=MASKS), tmp_path / "t.mat"
+        )
         np.testing.assert_array_equal(np.reshape(found.truth, TRUTH.shape), TRUTH)
 
 

@@ -20,8 +20,12 @@ def test_output_appears_under_its_name_once_written(tmp_path: Path) -> None:
     assert out.read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("error", [FileFormatError("bad frames"), OSError(28, "No space left on device")])
-def test_failed_output_leaves_the_earlier_file_and_nothing_else(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [FileFormatError("bad frames"), OSError(28, "No space left on device")]
+)
+def test_failed_output_leaves_the_earlier_file_and_nothing_else(
+    tmp_path: Path, error: Exception
+) -> None:
     out = tmp_path / "out.bin"
     out.write_bytes(b"old")
 
@@ -56,6 +60,9 @@ def test_folder_takes_the_place_of_a_folder_or_a_file(tmp_path: Path) -> None:
         assert [path.name for path in out.iterdir()] == [name]
     (out / "notes.txt").touch()
     for folder in ("", r"\d\.png"):
-        with pytest.raises(StorageError, match="is a folder"), complete_output(out, replace=True, folder=folder):
+        with (
+            pytest.raises(StorageError, match="is a folder"),
+            complete_output(out, replace=True, folder=folder),
+        ):
             pass
     assert len(list(out.iterdir())) == 2

@@ -1,4 +1,6 @@
-"""Published files, found by their content in the folder of data, are solved without a defect; docs/how-to/ci.md."""
+"""Published files, found by their content in the folder of data, are solved without a defect;
+docs/how-to/ci.md.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "ci.md"
 
 
 class PublicFile(NamedTuple):
-    """A published file: SHA-256, the PSNR that its first snapshot has at least, dB, and its origin."""
+    """A published file: SHA-256, the PSNR that its first snapshot has at least, dB,
+    and its origin.
+    """
 
     name: str
     sha256: str
@@ -51,7 +55,9 @@ def by_content(data_dir: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_public_file_is_right_without_a_defect(file: PublicFile, by_content: dict[str, Path]) -> None:
+def test_public_file_is_right_without_a_defect(
+    file: PublicFile, by_content: dict[str, Path]
+) -> None:
     if file.sha256 not in by_content:
         pytest.skip(f"{file.name} is not in the folder of data: {file.origin}")
     data = sci_stream.load_measurement(by_content[file.sha256])
@@ -63,4 +69,6 @@ def test_public_file_is_right_without_a_defect(file: PublicFile, by_content: dic
 
 def test_documentation_lists_the_public_files() -> None:
     text = DOCUMENT.read_text()
-    assert [f"| `{file.name}` | `{file.sha256}` | {file.origin} |" in text for file in FILES] == [True] * len(FILES)
+    assert [f"| `{file.name}` | `{file.sha256}` | {file.origin} |" in text for file in FILES] == [
+        True
+    ] * len(FILES)

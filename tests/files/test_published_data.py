@@ -121,7 +121,9 @@ def test_published_traffic_is_the_sum_of_its_masked_frames(data_dir: Path) -> No
     assert (len(traffic.y), len(traffic.masks)) == (6, 8)
     assert traffic.truth is not None
     for meas, orig in zip(traffic.y, traffic.truth.reshape(6, 8, 256, 256), strict=True):
-        np.testing.assert_allclose(meas, (traffic.masks * orig.astype(float)).sum(axis=0), atol=1e-9)
+        np.testing.assert_allclose(
+            meas, (traffic.masks * orig.astype(float)).sum(axis=0), atol=1e-9
+        )
 
 
 def test_published_measurement_has_no_truth(data_dir: Path) -> None:

@@ -25,7 +25,9 @@ def test_reported_figures_are_published() -> None:
     for seconds in (0.003, 0.3):
         figures.observe("latency_seconds", seconds, "total")
     found = families(figures)
-    assert found["sci_stream_node_info"] == {(("kind", "sink"), ("node", "sink"), ("version", "1.2.3")): 1.0}
+    assert found["sci_stream_node_info"] == {
+        (("kind", "sink"), ("node", "sink"), ("version", "1.2.3")): 1.0
+    }
     assert found["sci_stream_ready"] == {(): 1.0}
     assert found["sci_stream_snapshots_total"] == {
         (("outcome", "reconstructed"),): 5.0,

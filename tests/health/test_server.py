@@ -1,4 +1,6 @@
-"""The health server reports liveness, readiness and status; clients without the token learn nothing."""
+"""The health server reports liveness, readiness and status; clients without the token learn
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,12 @@ def test_token_protects_figures_and_reason() -> None:
             assert plain_http.get(server.url + path).status_code == 401
             wrong = plain_http.get(server.url + path, headers={"Authorization": "Bearer hish"})
             assert wrong.status_code == 401
-            assert plain_http.get(server.url + path, headers={"Authorization": "Bearer hush"}).status_code == 200
+            assert (
+                plain_http.get(
+                    server.url + path, headers={"Authorization": "Bearer hush"}
+                ).status_code
+                == 200
+            )
         unknown = plain_http.get(server.url + "/readyz", headers={"Host": "rig.example"})
         assert (unknown.status_code, unknown.text) == (503, "no\n")
         known = plain_http.get(server.url + "/readyz", headers={"Authorization": "Bearer hush"})
@@ -110,13 +117,20 @@ def test_token_protects_figures_and_reason() -> None:
 
 def test_guesses_and_floods_are_limited_per_address(node: Node) -> None:
     # With a fake clock: a busy machine may take longer for the guesses than a loop may hang.
-    server = HealthServer(Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush")
+    server = HealthServer(
+        Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush"
+    )
     try:
         with httpx.Client(base_url=server.url, timeout=60) as client:
-            guesses = [client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
+            guesses = [
+                client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code
+                for n in range(40)
+            ]
             assert 401 in guesses
             assert 429 in guesses
-            assert client.get("/healthz").status_code == 200, "a supervisor on the same host still gets its liveness"
+            assert client.get("/healthz").status_code == 200, (
+                "a supervisor on the same host still gets its liveness"
+            )
     finally:
         server.close()
     answers = [node.get("/healthz").status_code for _ in range(3)]
@@ -139,7 +153,9 @@ def test_address_in_use_error_names_the_remedy(node: Node) -> None:
     assert str(port) in str(refused.value)
 
 
-def test_malformed_request_is_answered_and_not_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_request_is_answered_and_not_logged(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     for garbage in (
         b"\0" * 4096 + b"\r\n\r\n",
         b"GET " + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
@@ -151,11 +167,17 @@ def test_malformed_request_is_answered_and_not_logged(node: Node, caplog: pytest
             connection.sendall(garbage)
             assert connection.recv(4096).startswith(b"HTTP/1.1 400")
     assert json.loads(node.get("/status").text)["ready"] is False
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING and "uvicorn" in record.name] == []
+    assert [
+        record
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and "uvicorn" in record.name
+    ] == []
 
 
 @pytest.mark.parametrize("token", [None, "hush"])
-def test_generated_requests_are_answered_without_errors(token: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_generated_requests_are_answered_without_errors(
+    token: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     server = HealthServer(Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token)
     try:
         answers = attack_pages([int(server.url.rpartition(":")[2])], 1000, seed=4)
@@ -166,7 +188,9 @@ def test_generated_requests_are_answered_without_errors(token: str | None, caplo
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_path_of_a_refused_request_does_not_forge_log_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
         assert plain_http.get(server.url + "/status%0aERROR%20forged%1b[2J").status_code == 401
@@ -182,7 +206,10 @@ def test_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
     try:
         with httpx.Client(base_url=server.url, timeout=60) as client:
             guesses = [
-                client.get("/status", headers={"Authorization": f"Bearer {n}", "X-Forwarded-For": f"10.0.0.{n}"})
+                client.get(
+                    "/status",
+                    headers={"Authorization": f"Bearer {n}", "X-Forwarded-For": f"10.0.0.{n}"},
+                )
                 for n in range(40)
             ]
         assert {answer.status_code for answer in guesses} == {401, 429}
@@ -231,7 +258,9 @@ def test_slow_client_is_ended_after_its_time_limit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(HealthConnection, "request_s", 0.5)
     server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0)
     try:
-        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        ) as connection:
             connection.settimeout(0.1)
             connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
             assert any(is_closed_after_sending(connection) for _ in range(600))
@@ -248,7 +277,9 @@ def unread_answer(node: Node) -> socket.socket:
     return connection
 
 
-def test_unread_answers_block_neither_others_nor_close(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answers_block_neither_others_nor_close(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(HealthConnection, "request_s", 600.0)
     node.health.report("", {"state": "x" * (4 << 20)}, {})
     with contextlib.ExitStack() as opened:
@@ -263,7 +294,9 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_client_that_reads_slowly_is_ended_after_its_time_limit(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_reads_slowly_is_ended_after_its_time_limit(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(HealthConnection, "request_s", 0.5)
     node.health.report("", {"state": "x" * (4 << 20)}, {})
     before = open_descriptors()
@@ -275,7 +308,9 @@ def test_client_that_reads_slowly_is_ended_after_its_time_limit(node: Node, monk
             time.sleep(0.02)
 
 
-def test_exhausted_descriptors_are_one_clear_message(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_exhausted_descriptors_are_one_clear_message(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert node.get("/healthz").status_code == 200, "it has loaded its files"
     with contextlib.ExitStack() as opened:

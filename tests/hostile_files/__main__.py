@@ -1,7 +1,7 @@
 """Let the readers read the hostile files: ``python -m tests.hostile_files FOLDER SEED MUTATIONS``.
 
-Prints a line of JSON for each file. It runs as a process of its own, so that a reader that crashes, hangs or grows is
-seen from outside.
+Prints a line of JSON for each file. It runs as a process of its own, so that a reader that crashes,
+hangs or grows is seen from outside.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from tests.hostile_files.readers import READERS, Reader
 _SLOW_S = 20.0
 
 
-def main(folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft) -> None:
+def main(
+    folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft
+) -> None:
     """Read every hostile file and print what came of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for reader in readers.values():  # once, so that libraries that the readers load do not count as growth
+    for (
+        reader
+    ) in readers.values():  # once, so that libraries that the readers load do not count as growth
         warm = folder / f"warm-up{reader.suffix}"
         reader.make(warm)
         reader.read(warm)
@@ -46,7 +50,13 @@ def main(folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader],
             outcome, said = "crashed", "".join(traceback.format_exception(error)[-6:])
         faulthandler.cancel_dump_traceback_later()
         leaked = SECRET[:40] in seen
-        report = {"name": name, "outcome": outcome, "said": said, "leaked": leaked, "grew_mib": _peak_mib() - before}
+        report = {
+            "name": name,
+            "outcome": outcome,
+            "said": said,
+            "leaked": leaked,
+            "grew_mib": _peak_mib() - before,
+        }
         print(json.dumps({**report, "took_s": round(time.monotonic() - began_s, 3)}), flush=True)
 
 

@@ -29,7 +29,9 @@ SECRET = b"The bytes of a file that was not given. " * 200
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
-    """Damage a file at one to eight places: bits, ranges, numbers, lengths, pieces moved or repeated."""
+    """Damage a file at one to eight places: bits, ranges, numbers, lengths, pieces moved or
+    repeated.
+    """
     data = bytearray(content)
     for _ in range(draw.randint(1, 8)):
         if not data:
@@ -83,19 +85,25 @@ def _elsewhere(kind: str, secret: Path, name: str) -> Callable[[h5py.File], None
         else:
             del file[name]
             layout = h5py.VirtualLayout(shape, dtype)
-            layout[...] = h5py.VirtualSource(str(secret.with_suffix(".h5")), name, shape=shape, dtype=dtype)
+            layout[...] = h5py.VirtualSource(
+                str(secret.with_suffix(".h5")), name, shape=shape, dtype=dtype
+            )
             file.create_virtual_dataset(name, layout)
 
     return change
 
 
-def _bomb(name: str, shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> Callable[[h5py.File], None]:
+def _bomb(
+    name: str, shape: tuple[int, ...], chunks: tuple[int, ...] | None
+) -> Callable[[h5py.File], None]:
     """Return a change that lets a dataset declare more than it stores."""
 
     def change(file: h5py.File) -> None:
         dtype = file[name].dtype
         del file[name]
-        node = file.create_dataset(name, shape, dtype, chunks=chunks, compression="gzip" if chunks else None)
+        node = file.create_dataset(
+            name, shape, dtype, chunks=chunks, compression="gzip" if chunks else None
+        )
         if chunks:
             data = _deflated_zeros(int(np.prod(chunks)) * dtype.itemsize >> 20)
             node.id.write_direct_chunk((0,) * len(shape), data)
@@ -104,7 +112,9 @@ def _bomb(name: str, shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> 
 
 
 def _deflated_zeros(mebibytes: int) -> bytes:
-    """Return zeros in zlib's format: one mebibyte is compressed, which takes milliseconds, and repeated."""
+    """Return zeros in zlib's format: one mebibyte is compressed, which takes milliseconds, and
+    repeated.
+    """
     packer = zlib.compressobj(9, wbits=-15)
     block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     adler32 = (mebibytes << 20) % 65521 << 16 | 1
@@ -162,12 +172,25 @@ def with_data_elsewhere(
 def _crafted_texts(folder: Path) -> Iterator[tuple[str, Path, str]]:
     deep = "[" * 30_000
     texts = {
-        "rig": (f"a = {deep}", "[rig]\nname = 'a\\u0000'", "x" * (1 << 20), "\ud800".encode("utf-8", "surrogatepass")),
+        "rig": (
+            f"a = {deep}",
+            "[rig]\nname = 'a\\u0000'",
+            "x" * (1 << 20),
+            "\ud800".encode("utf-8", "surrogatepass"),
+        ),
         "summary": (deep, "[]", '{"ledger": 5}', '{"ledger": {"dropped": []}}', "1e999999"),
-        "saved ledger": (deep, "[]", '{"series": "run-1", "recording": 1, "ledger": {"acquired": 1e400}}'),
+        "saved ledger": (
+            deep,
+            "[]",
+            '{"series": "run-1", "recording": 1, "ledger": {"acquired": 1e400}}',
+        ),
         "key": ("public a\nsecret b", "public\n", "x" * (1 << 20), b"\xff\xfe"),
         "allowed keys": (b"\xff\xfe", "x" * (1 << 21)),
-        "video": ("#EXTM3U\n#EXTINF:1,\nsecret.bin\n", "ffconcat version 1.0\nfile secret.bin\n", "v=0\r\no=- 0 0\r\n"),
+        "video": (
+            "#EXTM3U\n#EXTINF:1,\nsecret.bin\n",
+            "ffconcat version 1.0\nfile secret.bin\n",
+            "v=0\r\no=- 0 0\r\n",
+        ),
     }
     for kind, entries in texts.items():
         for number, text in enumerate(entries):
@@ -180,10 +203,14 @@ def _crafted_texts(folder: Path) -> Iterator[tuple[str, Path, str]]:
 def _crafted_arrays(folder: Path) -> Iterator[tuple[str, Path, str]]:
     def header(shape: str, dtype: str = "<f4") -> bytes:
         head = io.BytesIO()
-        np.lib.format.write_array_header_1_0(head, {"descr": dtype, "fortran_order": False, "shape": (1,)})
+        np.lib.format.write_array_header_1_0(
+            head, {"descr": dtype, "fortran_order": False, "shape": (1,)}
+        )
         return head.getvalue().replace(b"(1,)", shape.encode())
 
-    for number, shape in enumerate(("(1<<40,)", "(99999999999,)", "(-1,)", "(4294967296, 4294967296)", "(1,)")):
+    for number, shape in enumerate(
+        ("(1<<40,)", "(99999999999,)", "(-1,)", "(4294967296, 4294967296)", "(1,)")
+    ):
         path = folder / f"npy-{number}.npy"
         path.write_bytes(header(shape) + bytes(64))
         yield f".npy of shape {shape}", path, "array"
@@ -196,7 +223,9 @@ def _crafted_arrays(folder: Path) -> Iterator[tuple[str, Path, str]]:
         archive.open("y.npy", "w", force_zip64=True) as file,
     ):
         head = io.BytesIO()
-        np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (1 << 28, 1)})
+        np.lib.format.write_array_header_1_0(
+            head, {"descr": "|u1", "fortran_order": False, "shape": (1 << 28, 1)}
+        )
         file.write(head.getvalue())
         for _ in range(1 << 8):
             file.write(bytes(1 << 20))
@@ -231,7 +260,10 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
     loop.write_bytes(content)
     yield "TIFF whose pages form a loop", loop, "TIFF"
     yield "PNG of 900 megapixels", huge_png(folder), "TIFF"
-    for suffix, marker, skip, sizes in ((".jpg", b"\xff\xc0", 5, ">HH"), (".bmp", b"BM", 18, "<ii")):
+    for suffix, marker, skip, sizes in (
+        (".jpg", b"\xff\xc0", 5, ">HH"),
+        (".bmp", b"BM", 18, "<ii"),
+    ):
         image = folder / f"huge{suffix}"
         done, encoded = cv2.imencode(suffix, np.zeros((8, 8), np.uint8))
         assert done
@@ -241,7 +273,13 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
         yield f"{suffix} of 900 megapixels", image, "TIFF"
     mat = folder / "bomb.mat"
     packed = zlib.compress(struct.pack("<II", 14, 1 << 30) + bytes(1 << 24), 9)
-    mat.write_bytes(b"x" * 124 + struct.pack("<H", 0x0100) + b"IM" + struct.pack("<II", 15, len(packed)) + packed)
+    mat.write_bytes(
+        b"x" * 124
+        + struct.pack("<H", 0x0100)
+        + b"IM"
+        + struct.pack("<II", 15, len(packed))
+        + packed
+    )
     yield "bomb as .mat", mat, "published measurement"
 
 
@@ -258,7 +296,9 @@ def huge_png(folder: Path) -> Path:
 
 
 def _no_files(folder: Path, readers: Mapping[str, Reader]) -> Iterator[tuple[str, Path, str]]:
-    """Yield paths that are no regular files for each reader: none, empty, a pipe, a folder, an endless device."""
+    """Yield paths that are no regular files for each reader: none, empty, a pipe, a folder, an
+    endless device.
+    """
     for kind, reader in readers.items():
         stem = kind.replace(" ", "-")
         yield f"nothing as {kind}", folder / f"none-{stem}{reader.suffix}", kind
@@ -279,7 +319,9 @@ def _no_files(folder: Path, readers: Mapping[str, Reader]) -> Iterator[tuple[str
 def hostile_files(
     folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft
 ) -> Iterator[tuple[str, Path, str]]:
-    """Yield every hostile file: the crafted ones, and ``mutations`` damaged ones, shared out among the readers."""
+    """Yield every hostile file: the crafted ones, and ``mutations`` damaged ones, shared out among
+    the readers.
+    """
     yield from crafted(folder)
     yield from _no_files(folder, readers)
     draw = random.Random(seed)

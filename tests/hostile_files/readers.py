@@ -38,7 +38,9 @@ from tests.series_fixtures import Series, make_series
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file: ``make`` writes a valid one, ``read`` reads it as the commands do and returns its bytes."""
+    """A kind of file: ``make`` writes a valid one, ``read`` reads it as the commands do and returns
+    its bytes.
+    """
 
     suffix: str
     make: Callable[[Path], object]
@@ -126,7 +128,15 @@ def make_recording(path: Path, series: Series | None = None, *, finished: bool =
             writer.write_reconstruction(series.reconstruction(seq))
     writer.flush()
     if finished:
-        writer.close({"acquired": 6, "reconstructed": 5, "raw_only": 0, "dropped": {"queue_full": 1}, "closed": True})
+        writer.close(
+            {
+                "acquired": 6,
+                "reconstructed": 5,
+                "raw_only": 0,
+                "dropped": {"queue_full": 1},
+                "closed": True,
+            }
+        )
     else:
         content = path.read_bytes()
         writer.close()
@@ -137,7 +147,11 @@ def make_mat(path: Path) -> None:
     """Write a published measurement."""
     draw = np.random.default_rng(0)
     mask = draw.random((16, 24, 3)) > 0.5
-    content = {"meas": draw.random((16, 24)), "mask": mask.astype(np.uint8), "orig": draw.random((16, 24, 3))}
+    content = {
+        "meas": draw.random((16, 24)),
+        "mask": mask.astype(np.uint8),
+        "orig": draw.random((16, 24, 3)),
+    }
     scipy.io.savemat(path, content, do_compression=True)
 
 
@@ -175,12 +189,17 @@ def make_video(path: Path) -> None:
 def make_weights(path: Path) -> None:
     """Write a small network."""
     kernels = (torch.ones(8, 5, 3, 3), torch.ones(4, 8, 3, 3))
-    save_ffdnet(FfdnetWeights(kernels, (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own"), path)
+    save_ffdnet(
+        FfdnetWeights(kernels, (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own"),
+        path,
+    )
 
 
 def make_checkpoint(path: Path) -> None:
     """Write a small network as a pickle."""
-    torch.save({"model.0.weight": torch.ones(8, 5, 3, 3), "model.2.weight": torch.ones(4, 8, 3, 3)}, path)
+    torch.save(
+        {"model.0.weight": torch.ones(8, 5, 3, 3), "model.2.weight": torch.ones(4, 8, 3, 3)}, path
+    )
 
 
 def make_rig(path: Path) -> None:
@@ -190,8 +209,21 @@ def make_rig(path: Path) -> None:
 
 def make_summary(path: Path) -> None:
     """Write the summary of a run."""
-    ledger = {"acquired": 3, "reconstructed": 3, "raw_only": 0, "dropped": {}, "closed": True, "in_flight": 0}
-    rest = {"psnr_db": None, "iterations": {"mean": 3.0}, "latency_ms": {}, "recording": {}, "earlier": []}
+    ledger = {
+        "acquired": 3,
+        "reconstructed": 3,
+        "raw_only": 0,
+        "dropped": {},
+        "closed": True,
+        "in_flight": 0,
+    }
+    rest = {
+        "psnr_db": None,
+        "iterations": {"mean": 3.0},
+        "latency_ms": {},
+        "recording": {},
+        "earlier": [],
+    }
     path.write_text(json.dumps({"ledger": ledger, **rest}))
 
 
@@ -212,16 +244,24 @@ def make_ledger(path: Path) -> None:
 
 READERS = {
     "recording": Reader(".h5", make_recording, read_recording),
-    "crashed recording": Reader(".h5", lambda path: make_recording(path, finished=False), read_recording),
-    "recording to repair": Reader(".h5", lambda path: make_recording(path, finished=False), repair_copy),
-    "calibration": Reader(".h5", lambda path: save_calibration(path, make_series().calibration), read_calibration),
+    "crashed recording": Reader(
+        ".h5", lambda path: make_recording(path, finished=False), read_recording
+    ),
+    "recording to repair": Reader(
+        ".h5", lambda path: make_recording(path, finished=False), repair_copy
+    ),
+    "calibration": Reader(
+        ".h5", lambda path: save_calibration(path, make_series().calibration), read_calibration
+    ),
     "published measurement": Reader(".mat", make_mat, load_measurement),
     "measurement of MATLAB 7.3": Reader(".mat", make_mat73, load_measurement),
     "arrays": Reader(".npz", make_npz, load_measurement),
     "array": Reader(".npy", make_npy, read_masks),
     "array of snapshots": Reader(".npy", make_npy, read_measurement),
     "TIFF": Reader(".tif", make_tiff, read_masks),
-    "video": Reader(".mp4", make_video, lambda path: VideoScene(str(path), (16, 24), 1.0).render(2.5)),
+    "video": Reader(
+        ".mp4", make_video, lambda path: VideoScene(str(path), (16, 24), 1.0).render(2.5)
+    ),
     "weights": Reader(".safetensors", make_weights, read_weights),
     "checkpoint": Reader(".pth", make_checkpoint, read_weights),
     "key": Reader("", make_key_pair, read_key_pair),

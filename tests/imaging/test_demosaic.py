@@ -44,7 +44,9 @@ def test_measured_values_are_kept(phase: BayerPhase, method: Demosaic) -> None:
 def test_rotated_sensor_gives_rotated_image(phase: BayerPhase) -> None:
     mosaic = np.random.default_rng(4).integers(0, 65536, (1, 20, 24)).astype(np.uint16)
     turned_phase = BayerPhase(phase[::-1])
-    turned = demosaic(np.ascontiguousarray(mosaic[:, ::-1, ::-1]), turned_phase, Demosaic.DIRECTIONAL)
+    turned = demosaic(
+        np.ascontiguousarray(mosaic[:, ::-1, ::-1]), turned_phase, Demosaic.DIRECTIONAL
+    )
     straight = demosaic(mosaic, phase, Demosaic.DIRECTIONAL)
     assert np.abs(turned[:, ::-1, ::-1].astype(int) - straight).max() <= 1
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
-from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance, grey_world_gains, palette
+from sci_stream.imaging.tone import (
+    FalseColour,
+    ToneSettings,
+    WhiteBalance,
+    grey_world_gains,
+    palette,
+)
 from sci_stream.model import BayerPhase
 from tests.imaging.mosaics import mosaic_of
 
@@ -17,7 +23,9 @@ LINEAR = ToneSettings(gamma=1.0)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
-@pytest.mark.parametrize("colour", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.9, 0.5, 0.1)])
+@pytest.mark.parametrize(
+    "colour", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.9, 0.5, 0.1)]
+)
 def test_uniform_colour_is_unchanged(phase: BayerPhase, colour: tuple[float, float, float]) -> None:
     scene = np.broadcast_to(np.array(colour, np.float32), (2, 16, 20, 3))
     shown = render(mosaic_of(scene, phase), phase, LINEAR)
@@ -57,12 +65,18 @@ def test_mono_video_is_unchanged() -> None:
     gamma=st.floats(0.5, 3),
     value=st.floats(-1, 2, width=32) | st.just(float("nan")),
 )
-def test_tone_is_black_level_exposure_clip_and_gamma(ev: float, black: float, gamma: float, value: float) -> None:
+def test_tone_is_black_level_exposure_clip_and_gamma(
+    ev: float, black: float, gamma: float, value: float
+) -> None:
     video = np.full((1, 2, 2), value, np.float32)
-    shown = int(render(video, None, ToneSettings(exposure_ev=ev, black=black, gamma=gamma))[0, 0, 0])
+    shown = int(
+        render(video, None, ToneSettings(exposure_ev=ev, black=black, gamma=gamma))[0, 0, 0]
+    )
     lit = ((0.0 if np.isnan(value) else value) - black) / (1 - black) * 2.0**ev
     light = min(max(lit, 0.0), 1.0)
-    light = round(light * 65535) / 65535  # the table's resolution, which a steep curve shows near black
+    light = (
+        round(light * 65535) / 65535
+    )  # the table's resolution, which a steep curve shows near black
     assert abs(shown - 255 * light ** (1 / gamma)) <= 1.5 + (40 if light < 1e-4 else 0)
     assert np.array_equal(video, np.full((1, 2, 2), value, np.float32), equal_nan=True)
 
@@ -70,12 +84,16 @@ def test_tone_is_black_level_exposure_clip_and_gamma(ev: float, black: float, ga
 @pytest.mark.parametrize("phase", BayerPhase)
 def test_grey_world_makes_a_tinted_grey_scene_grey(phase: BayerPhase) -> None:
     tint = np.array([0.8, 0.4, 0.2], np.float32)
-    scene = np.random.default_rng(0).random((1, 16, 16, 1), dtype=np.float32).repeat(16, 1)[:, :16] * 0.0 + 0.9 * tint
+    scene = (
+        np.random.default_rng(0).random((1, 16, 16, 1), dtype=np.float32).repeat(16, 1)[:, :16]
+        * 0.0
+        + 0.9 * tint
+    )
     mosaic = mosaic_of(np.broadcast_to(scene, (1, 16, 16, 3)), phase)
     assert grey_world_gains(mosaic, phase) == pytest.approx((0.5, 1.0, 2.0), rel=1e-5)
-    shown = render(mosaic, phase, ToneSettings(gamma=1.0, white_balance=WhiteBalance.GREY_WORLD))[0, 4:-4, 4:-4].astype(
-        int
-    )
+    shown = render(mosaic, phase, ToneSettings(gamma=1.0, white_balance=WhiteBalance.GREY_WORLD))[
+        0, 4:-4, 4:-4
+    ].astype(int)
     assert np.ptp(shown, axis=-1).max() <= 1
 
 

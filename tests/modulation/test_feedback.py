@@ -1,4 +1,6 @@
-"""Corrections of the modulator by evidence: bounded, and never by evidence from before the last one."""
+"""Corrections of the modulator by evidence: bounded, and never by evidence from before the last
+one.
+"""
 
 from __future__ import annotations
 

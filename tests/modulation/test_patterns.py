@@ -66,7 +66,9 @@ def test_forms_of_makers_hold_the_bits(tmp_path: Path) -> None:
         write_masks(tmp_path / "x", masks, "bmp")
 
 
-def test_masks_make_names_the_size_on_the_sensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_make_names_the_size_on_the_sensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     masks_make(tmp_path / "m.npy", masks=4, height=32, width=48, block=2, mirrors_per_pixel=4.0)
     printed = capsys.readouterr()
     assert "elements of 2 mirrors = 0.5 pixels of the sensor" in printed.out
@@ -77,7 +79,13 @@ def test_masks_make_names_the_size_on_the_sensor(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("clipped", "share", "gain"),
-    [(0.0, 0.5, ""), (0.01, 0.5, ""), (0.15, 0.5, "about 2.5 dB"), (0.3, 0.5, "about 8.6 dB"), (0.15, 0.25, "")],
+    [
+        (0.0, 0.5, ""),
+        (0.01, 0.5, ""),
+        (0.15, 0.5, "about 2.5 dB"),
+        (0.3, 0.5, "about 8.6 dB"),
+        (0.15, 0.25, ""),
+    ],
 )
 def test_hint_states_the_measured_gain(clipped: float, share: float, gain: str) -> None:
     hint = sparser_masks_hint(clipped, share)

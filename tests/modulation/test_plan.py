@@ -25,7 +25,9 @@ DMD = ModulatorCapabilities(
     masters=("modulator", "camera", "external"),
     max_delay_us=20_000.0,
 )
-CAMERA = CameraTiming(min_exposure_us=20.0, max_exposure_us=1e6, max_delay_us=1000.0, readout_us=500.0, max_every=255)
+CAMERA = CameraTiming(
+    min_exposure_us=20.0, max_exposure_us=1e6, max_delay_us=1000.0, readout_us=500.0, max_every=255
+)
 REQUEST = TimingRequest(pattern_us=1000.0)
 
 
@@ -78,7 +80,9 @@ def test_readout_is_hidden_in_a_gap_or_costs_a_cycle() -> None:
         (REQUEST, dataclasses.replace(CAMERA, min_exposure_us=9000.0)),
     ],
 )
-def test_refused_timing_names_the_nearest_which_fits(request_: TimingRequest, camera: CameraTiming) -> None:
+def test_refused_timing_names_the_nearest_which_fits(
+    request_: TimingRequest, camera: CameraTiming
+) -> None:
     with pytest.raises(ConfigError) as refused:
         plan_timing(request_, DMD, camera, 8)
     near = nearest(refused.value)
@@ -121,4 +125,6 @@ def test_diagram_shows_all_masks(master: str) -> None:
 
 def test_documentation_has_the_drawings_of_the_plans() -> None:
     for name, text in drawings().items():
-        assert (IMAGES / name).read_text() == text, "run: python -m tests.modulation.timing_drawings"
+        assert (IMAGES / name).read_text() == text, (
+            "run: python -m tests.modulation.timing_drawings"
+        )

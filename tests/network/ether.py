@@ -1,7 +1,7 @@
 """Virtual hosts: network namespaces on a switch whose links can be slow, lossy, delayed or cut.
 
-Small virtual machines often lack netem, so a thread forwards Ethernet frames between TAP devices, one in each
-namespace: TCP meets real loss, real delay and links that are cut without notice.
+Small virtual machines often lack netem, so a thread forwards Ethernet frames between TAP devices,
+one in each namespace: TCP meets real loss, real delay and links that are cut without notice.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _open_tap(device: str) -> int:
 class Cable:
     """Link from a host to the switch, symmetric. All values may change at any time.
 
-    ``delay_s`` each way; ``loss``, the fraction of frames that vanish; ``bytes_per_s``, 0 for no limit; ``cut``:
-    nothing passes, and neither end is notified.
+    ``delay_s`` each way; ``loss``, the fraction of frames that vanish; ``bytes_per_s``, 0 for no
+    limit; ``cut``: nothing passes, and neither end is notified.
     """
 
     delay_s: float = 0.0
@@ -170,7 +170,9 @@ class Ether:
 
     def _carry(self) -> None:
         while not self._closing:
-            wait_s = 0.1 if not self._due else min(0.1, max(0.0, self._due[0][0] - time.monotonic()))
+            wait_s = (
+                0.1 if not self._due else min(0.1, max(0.0, self._due[0][0] - time.monotonic()))
+            )
             ready, _, _ = select.select(list(self._hosts), [], [], wait_s)
             for tap in ready:
                 with contextlib.suppress(OSError):  # no frame, or the device is down

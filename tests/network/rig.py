@@ -15,10 +15,24 @@ from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.recording.reader import Recording
 from sci_stream.security.keys import allow_key, make_key_pair
-from tests.e2e.kit import COMMAND, PATIENCE_S, Tables, assert_accounted_for, environment, merged, small_rig, wait_for
+from tests.e2e.kit import (
+    COMMAND,
+    PATIENCE_S,
+    Tables,
+    assert_accounted_for,
+    environment,
+    merged,
+    small_rig,
+    wait_for,
+)
 from tests.network.ether import Host, hosts
 
-ADDRESSES = {"camera": "10.77.0.1", "disk": "10.77.0.2", "solver0": "10.77.0.10", "solver1": "10.77.0.11"}
+ADDRESSES = {
+    "camera": "10.77.0.1",
+    "disk": "10.77.0.2",
+    "solver0": "10.77.0.10",
+    "solver1": "10.77.0.11",
+}
 _STATUS_PORTS = {"camera": 5711, "disk": 5712, "solver0": 5720, "solver1": 5721}
 
 
@@ -70,7 +84,9 @@ class NetworkRig:
         self.start("disk", "sink", "--summary", str(self.folder / "summary.json"))
         self.start("solver0", "reconstruct", "--index", "0")
         self.start("solver1", "reconstruct", "--index", "1")
-        self.start("camera", "acquire", *(["--snapshots", str(self.snapshots)] if self.snapshots else []))
+        self.start(
+            "camera", "acquire", *(["--snapshots", str(self.snapshots)] if self.snapshots else [])
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,7 +118,9 @@ class NetworkRig:
         return "\n".join(f"--- {host}\n{self.said(host)}" for host in self.nodes)
 
     def status_of(self, host: str) -> dict[str, Any]:
-        """Return the status of a host's node, requested on that host; empty while it does not answer."""
+        """Return the status of a host's node, requested on that host; empty while it does not
+        answer.
+        """
         port = _STATUS_PORTS[host]
 
         def ask() -> dict[str, Any]:
@@ -119,12 +137,19 @@ class NetworkRig:
         """Return the sink's status."""
         return self.status_of("disk")
 
-    def wait_for(self, what: str, condition: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S) -> None:
+    def wait_for(
+        self,
+        what: str,
+        condition: Callable[[dict[str, Any]], object],
+        timeout_s: float = PATIENCE_S,
+    ) -> None:
         """Wait until the sink's status meets a condition."""
 
         def came_about() -> object:
             for host, process in self.nodes.items():
-                assert process.poll() in (None, 0), f"{host} ended with {process.returncode}\n{self.output}"
+                assert process.poll() in (None, 0), (
+                    f"{host} ended with {process.returncode}\n{self.output}"
+                )
             return condition(self.status())
 
         try:
@@ -134,7 +159,11 @@ class NetworkRig:
 
     def wait_for_count(self, name: str, least: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a count of the ledger reaches ``least``."""
-        self.wait_for(f"{least} {name}", lambda status: status.get("ledger", {}).get(name, 0) >= least, timeout_s)
+        self.wait_for(
+            f"{least} {name}",
+            lambda status: status.get("ledger", {}).get(name, 0) >= least,
+            timeout_s,
+        )
 
     def count(self, name: str) -> int:
         """Return a count of the ledger now."""
@@ -143,14 +172,18 @@ class NetworkRig:
 
     def wait_for_words(self, host: str, words: str, times: int = 1) -> None:
         """Wait for a text in the output of a host's node."""
-        wait_for(lambda: self.said(host).count(words) >= times, f"{host} says {words!r}\n{self.output}")
+        wait_for(
+            lambda: self.said(host).count(words) >= times, f"{host} says {words!r}\n{self.output}"
+        )
 
     def stop(self) -> None:
         """Request the end of the series."""
         self.nodes["camera"].send_signal(signal.SIGTERM)
 
     def finish(self, timeout_s: float = 2 * PATIENCE_S) -> dict[str, Any]:
-        """Wait for the end of the series, stop all nodes and return the summary of the successful run."""
+        """Wait for the end of the series, stop all nodes and return the summary of the successful
+        run.
+        """
         for host in ("camera", "solver0", "solver1", "disk"):
             process = self.nodes[host]
             if host != "camera":
@@ -158,18 +191,24 @@ class NetworkRig:
             try:
                 status = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"{host} does not end\n{json.dumps(self.status())}\n{self.output}") from None
+                raise AssertionError(
+                    f"{host} does not end\n{json.dumps(self.status())}\n{self.output}"
+                ) from None
             assert status == 0, f"{host} ended with {status}\n{self.output}"
         assert "Traceback" not in self.output, self.output
         summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
         return summary
 
     def assert_complete(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Assert that the ledger closes to the snapshot and the recording has each once; return the ledger."""
+        """Assert that the ledger closes to the snapshot and the recording has each once; return the
+        ledger.
+        """
         ledger = assert_accounted_for(summary)
         with contextlib.ExitStack() as stack:
             folder = Path(self.rig.record.folder)
-            recordings = [stack.enter_context(Recording(path)) for path in sorted(folder.glob("*.h5"))]
+            recordings = [
+                stack.enter_context(Recording(path)) for path in sorted(folder.glob("*.h5"))
+            ]
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
             videos = sorted(seq for recording in recordings for seq in recording.video_seqs)
         assert len(set(raws)) == len(raws)

@@ -23,8 +23,8 @@ RECORD = {"policy": {"mode": "record"}, "reconstruct": {"denoiser": "identity", 
 def wait_until_both_work(rig: NetworkRig) -> None:
     """Wait until each reconstruct node has reconstructed another snapshot.
 
-    A fast node gets every block, because warm starts need consecutive snapshots: each gets its turn while the other is
-    paused.
+    A fast node gets every block, because warm starts need consecutive snapshots: each gets its turn
+    while the other is paused.
     """
     for host, other in (("solver0", "solver1"), ("solver1", "solver0")):
         with held(rig, other):
@@ -44,7 +44,9 @@ def held(rig: NetworkRig, host: str) -> Iterator[None]:
 def wait_until_works(rig: NetworkRig, host: str) -> None:
     """Wait until the reconstruct node of a host has reconstructed another snapshot."""
     least = reconstructed_by(rig, host) + 1
-    wait_for(lambda: reconstructed_by(rig, host) >= least, f"{host} works\n{rig.output}", PATIENCE_S)
+    wait_for(
+        lambda: reconstructed_by(rig, host) >= least, f"{host} works\n{rig.output}", PATIENCE_S
+    )
 
 
 def reconstructed_by(rig: NetworkRig, host: str) -> int:
@@ -57,7 +59,9 @@ def test_network_cut_on_slow_lossy_link_loses_nothing(tmp_path: Path) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         for host in rig.hosts.values():
             host.cable.delay_s, host.cable.loss = 0.01, 0.005
-        rig.wait_for_count("reconstructed", 4, timeout_s=3 * PATIENCE_S)  # four processes load at once
+        rig.wait_for_count(
+            "reconstructed", 4, timeout_s=3 * PATIENCE_S
+        )  # four processes load at once
         with held(rig, "solver1"):
             wait_until_works(rig, "solver0")
             rig.hosts["solver0"].cable.cut = True
@@ -65,7 +69,9 @@ def test_network_cut_on_slow_lossy_link_loses_nothing(tmp_path: Path) -> None:
         rig.wait_for_words("camera", "lost: heartbeat timeout")
         rig.wait_for_count("reconstructed", rig.count("reconstructed") + 4)
         rig.hosts["solver0"].cable.cut = False
-        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was lost, and joined again
+        rig.wait_for_words(
+            "camera", "reconstruct-0@", times=3
+        )  # it joined, was lost, and joined again
         wait_until_both_work(rig)
         rig.stop()
         ledger = rig.assert_complete(rig.finish())
@@ -80,13 +86,21 @@ def acquired(rig: NetworkRig) -> int:
 
 
 def wait_for_acquired(rig: NetworkRig, more: int) -> None:
-    """Wait for this many more snapshots from the camera: the clock of these tests, 10 per second."""
+    """Wait for this many more snapshots from the camera: the clock of these tests,
+    10 per second.
+    """
     least = acquired(rig) + more
-    wait_for(lambda: acquired(rig) >= least, f"{least} acquired\n{rig.output}", timeout_s=PATIENCE_S + more)
+    wait_for(
+        lambda: acquired(rig) >= least,
+        f"{least} acquired\n{rig.output}",
+        timeout_s=PATIENCE_S + more,
+    )
 
 
 def assert_nothing_lost(rig: NetworkRig) -> dict[str, Any]:
-    """Stop the rig and assert that every snapshot is recorded and reconstructed, once; return the ledger."""
+    """Stop the rig and assert that every snapshot is recorded and reconstructed, once; return the
+    ledger.
+    """
     rig.stop()
     ledger = rig.assert_complete(rig.finish())
     assert ledger["dropped"] == {}
@@ -95,14 +109,17 @@ def assert_nothing_lost(rig: NetworkRig) -> dict[str, Any]:
 
 
 SHORT, LONG = 8, 400
-"""Snapshots acquired during a cut: shorter than the heartbeat timeout; longer than every timeout of ours and of TCP."""
+"""Snapshots acquired during a cut: shorter than the heartbeat timeout; longer than every timeout of
+ours and of TCP."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("host", ["disk", "camera", "solver0"])
 @pytest.mark.parametrize("for_snapshots", [SHORT, LONG], ids=["short", "long"])
-def test_network_cut_of_any_host_and_duration_loses_nothing(tmp_path: Path, host: str, for_snapshots: int) -> None:
+def test_network_cut_of_any_host_and_duration_loses_nothing(
+    tmp_path: Path, host: str, for_snapshots: int
+) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         rig.hosts[host].cable.cut = True
@@ -147,7 +164,9 @@ def test_node_with_new_address_reconnects(tmp_path: Path) -> None:
     with NetworkRig(tmp_path, RECORD) as rig:
         rig.wait_for_count("reconstructed", 4)
         rig.hosts["solver0"].readdress("10.77.0.20")
-        rig.wait_for_words("camera", "reconstruct-0@", times=3)  # it joined, was lost, and joined again
+        rig.wait_for_words(
+            "camera", "reconstruct-0@", times=3
+        )  # it joined, was lost, and joined again
         wait_until_both_work(rig)
         assert_nothing_lost(rig)
 
@@ -173,7 +192,8 @@ def test_slow_link_is_not_mistaken_for_lost_peer(tmp_path: Path, host: str) -> N
         "network": {"heartbeat_s": 1.0},
         "camera": {
             "options": {
-                "width_px": 256, "height_px": 256, "n_frames": 8, "loop_snapshots": 2, "snapshot_rate_hz": 0.2,
+                "width_px": 256, "height_px": 256, "n_frames": 8, "loop_snapshots": 2,
+                "snapshot_rate_hz": 0.2,
                 "truth": False,
             },
         },
@@ -185,4 +205,6 @@ def test_slow_link_is_not_mistaken_for_lost_peer(tmp_path: Path, host: str) -> N
         rig.hosts[host].cable.bytes_per_s = 0
         ledger = assert_nothing_lost(rig)
         # tests/transport/test_silence.py tests the liveness rules with a simulated clock.
-        assert ledger["duplicates"] <= ledger["reconstructed"] // 2, "messages in flight are not resent repeatedly"
+        assert ledger["duplicates"] <= ledger["reconstructed"] // 2, (
+            "messages in flight are not resent repeatedly"
+        )

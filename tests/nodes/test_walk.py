@@ -1,4 +1,6 @@
-"""The way of a snapshot through the code is short: docs/architecture.md lists the modules from camera to recording."""
+"""The way of a snapshot through the code is short: docs/architecture.md lists the modules from
+camera to recording.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,16 @@ from tests.rig_in_process import RigInProcess
 BESIDE_THE_WAY = {
     *("model", "optics/calibration", "nodes/reconstruct/solver"),  # types
     *("wire/messages", "wire/kinds", "wire/schema", "wire/payload"),  # parts of the codec
-    *("nodes/acquire/series_loop", "nodes/acquire/in_flight"),  # the start of a series, accounting of memory
+    *(
+        "nodes/acquire/series_loop",
+        "nodes/acquire/in_flight",
+    ),  # the start of a series, accounting of memory
     "nodes/acquire/spool",
-    *("nodes/acquire/trigger_monitor", "nodes/reconstruct/calibration_watch", "calibration/monitor"),  # monitors
+    *(
+        "nodes/acquire/trigger_monitor",
+        "nodes/reconstruct/calibration_watch",
+        "calibration/monitor",
+    ),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
     *("transport/pubsub", "delivery/reorder_buffer"),  # display
     "nodes/sink/statistics",
@@ -27,7 +36,9 @@ BESIDE_THE_WAY = {
 
 
 class Walk:
-    """A profiler: the modules on the call stack whenever a function is given a frame, a snapshot or a result."""
+    """A profiler: the modules on the call stack whenever a function is given a frame, a snapshot or
+    a result.
+    """
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
@@ -37,7 +48,10 @@ class Walk:
             return
         code = frame.f_code
         names = (*code.co_varnames[: code.co_argcount], *code.co_freevars)
-        if not any(isinstance(frame.f_locals.get(name), CameraFrame | Snapshot | Reconstruction) for name in names):
+        if not any(
+            isinstance(frame.f_locals.get(name), CameraFrame | Snapshot | Reconstruction)
+            for name in names
+        ):
             return
         caller: FrameType | None = frame
         while caller is not None:
@@ -70,5 +84,7 @@ def test_snapshot_passes_at_most_twenty_modules(walk: Walk) -> None:
 
 def test_result_passes_at_most_five_modules_of_sink(walk: Walk) -> None:
     found = {module for module in walk.modules if Path(module).parent == Path("nodes/sink")}
-    assert {"nodes/sink/node", "nodes/sink/series_recording"} <= found, "it was followed from the message to the file"
+    assert {"nodes/sink/node", "nodes/sink/series_recording"} <= found, (
+        "it was followed from the message to the file"
+    )
     assert len(found) <= 5, found

@@ -40,13 +40,17 @@ def test_each_pixel_sees_the_colour_of_its_filter(phase: BayerPhase) -> None:
     mosaic = sample_colours(rgb, phase)
     for row, column in np.ndindex(6, 8):
         colour = phase.value[2 * (row % 2) + column % 2]
-        np.testing.assert_array_equal(mosaic[:, row, column], rgb[:, row, column, "RGB".index(colour)])
+        np.testing.assert_array_equal(
+            mosaic[:, row, column], rgb[:, row, column, "RGB".index(colour)]
+        )
 
 
 @pytest.mark.parametrize("phase", list(BayerPhase))
 def test_planes_have_the_colours_of_their_sites(phase: BayerPhase) -> None:
     image = np.arange(24.0).reshape(4, 6)
-    for plane, (colour, site), letter in zip(split(image), colour_sites(phase), phase.value, strict=True):
+    for plane, (colour, site), letter in zip(
+        split(image), colour_sites(phase), phase.value, strict=True
+    ):
         assert colour == letter
         np.testing.assert_array_equal(plane, image[site])
 

@@ -20,7 +20,9 @@ def _random(seed: int, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def project(v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
+def project(
+    v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor
+) -> torch.Tensor:
     """Project onto y = Φx, without accumulating the residual."""
     x, _ = accumulate_and_project(v, y, y, phi, r_inv, relaxation=0.0)
     return x
@@ -37,7 +39,9 @@ def test_projection_applies_the_adjoint_of_forward(
     video_shape, image_shape = (*batch, *shape), (*batch, *shape[1:])
     phi, x, y = _random(seed, video_shape, video_shape, image_shape)
     adjoint = project(torch.zeros_like(x), y, phi, torch.ones_like(y))
-    assert float((forward(phi, x) * y).sum()) == pytest.approx(float((x * adjoint).sum()), rel=1e-12)
+    assert float((forward(phi, x) * y).sum()) == pytest.approx(
+        float((x * adjoint).sum()), rel=1e-12
+    )
 
 
 @given(shape=shapes, batch=batches, seed=seeds)

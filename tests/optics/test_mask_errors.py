@@ -59,7 +59,9 @@ def test_each_mask_moves_and_brightens_by_itself() -> None:
     rows, columns = torch.meshgrid(*(torch.arange(32.0),) * 2, indexing="ij")
 
     def wave(x_px: float = 0.0, y_px: float = 0.0, contrast: float = 1.0) -> torch.Tensor:
-        return 0.5 + 0.25 * contrast * torch.sin((columns - x_px) / 2) * torch.cos((rows - y_px) / 3)
+        return 0.5 + 0.25 * contrast * torch.sin((columns - x_px) / 2) * torch.cos(
+            (rows - y_px) / 3
+        )
 
     errors = (MaskError(0.2, -0.3), MaskError(gain=0.1), MaskError(blur_px2=0.2))
     found = corrected_masks(torch.stack([wave()] * 3), MaskCorrection(masks=errors))[:, 4:-4, 4:-4]
@@ -69,7 +71,9 @@ def test_each_mask_moves_and_brightens_by_itself() -> None:
 
 
 def test_long_exposed_mask_has_two_turns_and_twice_the_time() -> None:
-    correction = MaskCorrection(masks=(MaskError(gain=1.0), MaskError(gain=0.03), MaskError(), MaskError(gain=-0.03)))
+    correction = MaskCorrection(
+        masks=(MaskError(gain=1.0), MaskError(gain=0.03), MaskError(), MaskError(gain=-0.03))
+    )
     assert correction.turns(4) == (2, 1, 1, 1)
     begins, durations = np.transpose(correction.frame_times(4))
     np.testing.assert_allclose(durations, [0.4, 0.206, 0.2, 0.194])

@@ -11,7 +11,9 @@ from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, NO_DISPLACEMENT,
 from sci_stream.optics.mask_shift import invalid_pixels, shift_masks
 
 WHOLE = st.integers(-3, 3)
-WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3]))
+WEIGHTS = st.lists(st.floats(-0.2, 0.4), min_size=4, max_size=4).map(
+    lambda w: (w[0], w[1], 1.0 - sum(w), w[2], w[3])
+)
 
 
 def masks(seed: int = 3) -> torch.Tensor:
@@ -32,9 +34,12 @@ def test_whole_pixels_move_masks_right_and_down(x: int, y: int) -> None:
 
 
 @given(WEIGHTS, WEIGHTS, WHOLE)
-def test_shift_is_the_centroid_of_a_single_open_element(x: tuple[float, ...], y: tuple[float, ...], base: int) -> None:
+def test_shift_is_the_centroid_of_a_single_open_element(
+    x: tuple[float, ...], y: tuple[float, ...], base: int
+) -> None:
     # On half transmission, so that negative weights are not clipped at 0.
-    # In double precision: of 1600 pixels at half transmission the rounding alone can move a centroid by 0.002.
+    # In double precision: of 1600 pixels at half transmission the rounding alone can move a
+    # centroid by 0.002.
     one = torch.full((1, 40, 40), 0.5, dtype=torch.float64)
     one[0, 20, 20] += 0.25
     displacement = Displacement((base, -base), x, y)
@@ -70,7 +75,9 @@ def test_to_text_round_trip(x: tuple[float, ...], y: tuple[float, ...], base: in
 
 
 def test_to_text_is_short_for_any_fit() -> None:
-    wild = Displacement((-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0))
+    wild = Displacement(
+        (-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0)
+    )
     assert len(wild.to_text) <= DISPLACEMENT_LENGTH
     assert Displacement.from_text(wild.to_text) == wild.rounded()
 
@@ -80,7 +87,9 @@ def test_to_text_without_displacement_is_empty() -> None:
     assert Displacement.from_text("") is NO_DISPLACEMENT
 
 
-@pytest.mark.parametrize("text", ["1,0", "1,0,0,0,0;", "0,0,0,0,0;0,0,0,0,0.5", "a,0,0,0,0;0,0,0,0,0", " "])
+@pytest.mark.parametrize(
+    "text", ["1,0", "1,0,0,0,0;", "0,0,0,0,0;0,0,0,0,0.5", "a,0,0,0,0;0,0,0,0,0", " "]
+)
 def test_from_text_refuses_invalid_text(text: str) -> None:
     with pytest.raises(FileFormatError, match="as in '1,0,0,2500,0;0,0,0,0,0'"):
         Displacement.from_text(text)

@@ -47,7 +47,11 @@ def make_calibration() -> Callable[..., Calibration]:
     ) -> Calibration:
         random = np.random.default_rng(5)
         if phi is None:
-            phi = 0.1 + 0.8 * (random.random((n_frames, height, width)) < 0.5) + 0.1 * random.random((height, width))
+            phi = (
+                0.1
+                + 0.8 * (random.random((n_frames, height, width)) < 0.5)
+                + 0.1 * random.random((height, width))
+            )
         return Calibration(
             phi=phi.astype(np.float32),
             dark=np.full((), 64.0, np.float32),
@@ -64,7 +68,9 @@ def make_calibration() -> Callable[..., Calibration]:
 def expose() -> Callable[..., Snapshot]:
     """Return a camera without noise: the counts that a calibration predicts, with the truth."""
 
-    def make(calibration: Calibration, video: Video, *, truth: Array | None = None, seq: int = 0) -> Snapshot:
+    def make(
+        calibration: Calibration, video: Video, *, truth: Array | None = None, seq: int = 0
+    ) -> Snapshot:
         exact = calibration.dark + calibration.full_scale_dn * (calibration.phi * video).sum(0)
         return Snapshot(
             id=SnapshotId("test", 0, seq),

@@ -17,10 +17,14 @@ class Film(NamedTuple):
 
 
 def film(scene: str, snapshots: int = 1, **options: object) -> Film:
-    """Return snapshots of 64×64 pixels, grey, 8 frames each, of a sensor without noise; ``options`` change that."""
+    """Return snapshots of 64×64 pixels, grey, 8 frames each, of a sensor without noise; ``options``
+    change that.
+    """
     size = {"width_px": 64, "height_px": 64, "bayer": None, "n_frames": 8, "full_well_e": 1e9}
     camera = SimulatedCamera(
-        SimulatedOptions(**{**size, "scene": scene, "truth": True, "snapshot_rate_hz": 0.0, **options})
+        SimulatedOptions(
+            **{**size, "scene": scene, "truth": True, "snapshot_rate_hz": 0.0, **options}
+        )
     )
     camera.open()
     calibration = camera.calibration()

@@ -10,7 +10,9 @@ from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, FfdnetWe
 
 
 def random_weights(layers: int, channels: int) -> FfdnetWeights:
-    """Return weights whose layers keep the scale of their input; the network predicts a small noise."""
+    """Return weights whose layers keep the scale of their input; the network predicts a small
+    noise.
+    """
     generator = torch.Generator().manual_seed(0)
     kernels = [
         (2 / (9 * c_in)) ** 0.5 * torch.randn((c_out, c_in, 3, 3), generator=generator)
@@ -18,5 +20,8 @@ def random_weights(layers: int, channels: int) -> FfdnetWeights:
     ]
     kernels[-1] *= 0.1
     return FfdnetWeights(
-        tuple(kernels), tuple(torch.zeros(len(kernel)) for kernel in kernels), gives_noise=True, origin="own"
+        tuple(kernels),
+        tuple(torch.zeros(len(kernel)) for kernel in kernels),
+        gives_noise=True,
+        origin="own",
     )

@@ -86,13 +86,17 @@ def test_solve_without_iterations_is_not_measured() -> None:
 @pytest.mark.parametrize("start_ms", [0.0, 2.0, 20.0])
 @pytest.mark.parametrize("slow_ms", [30.0, 300.0])
 def test_one_slow_solve_costs_twenty_snapshots_at_most(start_ms: float, slow_ms: float) -> None:
-    """Where a start costs as much as many iterations, short solves are dear for each; all of them fit nevertheless."""
+    """Where a start costs as much as many iterations, short solves are dear for each; all of them
+    fit nevertheless.
+    """
     rungs = (4, 8, 12, 20, 30, 40)
     costs = SolveCosts({rung: (start_ms + rung) / 1e3 for rung in rungs})
     controller = BudgetController(SETTINGS, costs)
     period_ms, waiting_ms, spent = (start_ms + 40) / 0.84, 0.0, []
     for snapshot in range(60):
-        budget = controller.next_budget(period_ns=int(period_ms * MS), backlog=int(waiting_ms // period_ms))
+        budget = controller.next_budget(
+            period_ns=int(period_ms * MS), backlog=int(waiting_ms // period_ms)
+        )
         iterations = max(rung for rung in rungs if rung <= budget)
         took_ms = start_ms + iterations + (slow_ms if snapshot == 10 else 0.0)
         costs.record(iterations, took_ms / 1e3)
@@ -105,7 +109,9 @@ def test_one_slow_solve_costs_twenty_snapshots_at_most(start_ms: float, slow_ms:
 
 @given(
     events=st.lists(
-        st.tuples(st.integers(0, 10**10), st.integers(0, 100), st.integers(1, 50), st.integers(1, 10**10)),
+        st.tuples(
+            st.integers(0, 10**10), st.integers(0, 100), st.integers(1, 50), st.integers(1, 10**10)
+        ),
         max_size=30,
     )
 )

@@ -39,13 +39,18 @@ MakeCalibration = Callable[..., Calibration]
 Expose = Callable[..., Snapshot]
 
 
-def _engine(calibration: Calibration, settings: SolverSettings = TV, denoiser: Denoiser | None = None) -> Engine:
+def _engine(
+    calibration: Calibration, settings: SolverSettings = TV, denoiser: Denoiser | None = None
+) -> Engine:
     return Engine(calibration, denoiser or TvDenoiser(), CPU, settings)
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 40), (1, 24, 24), (3, 31, 45), (8, 17, 64)])
 def test_moving_scene_is_recovered(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, shape: tuple[int, int, int]
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    shape: tuple[int, int, int],
 ) -> None:
     calibration = make_calibration(*shape)
     truth = make_video(*shape)
@@ -58,7 +63,9 @@ def test_moving_scene_is_recovered(
     assert report.psnr_db > 22.0
 
 
-def test_report_describes_the_solve(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_report_describes_the_solve(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration = make_calibration()
     snapshot = expose(calibration, make_video())
     video, report = _engine(calibration).reconstruct(snapshot)
@@ -108,9 +115,14 @@ def test_truth_in_bytes_equals_truth_in_fractions(
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_counts_of_every_type_are_accepted(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, dtype: type[np.generic]
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    dtype: type[np.generic],
 ) -> None:
-    calibration = dataclasses.replace(make_calibration(), full_scale_dn=45.0, dark=np.full((), 8.0, np.float32))
+    calibration = dataclasses.replace(
+        make_calibration(), full_scale_dn=45.0, dark=np.full((), 8.0, np.float32)
+    )
     snapshot = expose(calibration, make_video())
     rounded = dataclasses.replace(snapshot, counts=np.round(snapshot.counts).astype(dtype))
     _, report = _engine(calibration).reconstruct(rounded)
@@ -129,7 +141,9 @@ def test_unexposed_pixels_are_filled_in(
     assert report.saturated_fraction == 0.0
 
 
-def test_bad_pixels_have_no_influence(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_bad_pixels_have_no_influence(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
     bad = np.zeros((32, 40), bool)
     bad[5, 6] = bad[20, 20:24] = True
     calibration, truth = make_calibration(bad_pixels=bad), make_video()
@@ -180,7 +194,9 @@ def test_fully_saturated_snapshot_gives_finite_video(
     make_calibration: MakeCalibration, make_video: MakeVideo, expose: Expose
 ) -> None:
     calibration = make_calibration()
-    white = dataclasses.replace(expose(calibration, make_video()), counts=np.full((32, 40), 4095, np.uint16))
+    white = dataclasses.replace(
+        expose(calibration, make_video()), counts=np.full((32, 40), 4095, np.uint16)
+    )
     video, report = _engine(calibration).reconstruct(white)
     assert np.isfinite(video).all()
     assert report.saturated_fraction == 1.0
@@ -200,13 +216,16 @@ def test_mosaic_equals_four_measurements(
 ) -> None:
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
     snapshot = expose(calibration, truth)
-    # The first σ and the noise are estimated from all planes together: here σ is constant and the noise is not used.
+    # The first σ and the noise are estimated from all planes together: here σ is constant and the
+    # noise is not used.
     settings = dataclasses.replace(TV, sigma_first=1 / 255, sigma_last=1 / 255, weigh_noise=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
     for phi, counts in zip(bayer.split(calibration.phi), bayer.split(snapshot.counts), strict=True):
         plane = dataclasses.replace(calibration, phi=phi, dark=np.float32(64.0), bayer=None)
-        part = dataclasses.replace(snapshot, counts=counts, calibration_hash=plane.hash, bayer=None, truth=None)
+        part = dataclasses.replace(
+            snapshot, counts=counts, calibration_hash=plane.hash, bayer=None, truth=None
+        )
         planes.append(_engine(plane, settings).reconstruct(part)[0])
     np.testing.assert_allclose(video, bayer.merge(np.stack(planes)), atol=1e-5)
     assert report.psnr_db is not None
@@ -262,11 +281,17 @@ class Noting(IdentityDenoiser):
     [(16, 1.0), (40, 1.0), (7, (16 / 7) ** 0.5), (1, 4.0)],
 )
 def test_sigma_ends_at_lowest_or_higher_with_few_iterations(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, iterations: int, higher: float
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    iterations: int,
+    higher: float,
 ) -> None:
     calibration, noting = make_calibration(), Noting()
     settings = dataclasses.replace(TV, along_time=False, sigma_last=0.005)
-    _engine(calibration, settings, noting).reconstruct(expose(calibration, make_video()), iterations)
+    _engine(calibration, settings, noting).reconstruct(
+        expose(calibration, make_video()), iterations
+    )
     assert noting.sigmas[-1] == pytest.approx(higher * settings.sigma_last)
 
 
@@ -288,7 +313,9 @@ def test_diverged_solve_returns_still_image_and_reports_it(
             return super().__call__(x, sigma) * float("nan")
 
     calibration = make_calibration()
-    video, report = _engine(calibration, denoiser=Broken()).reconstruct(expose(calibration, make_video()))
+    video, report = _engine(calibration, denoiser=Broken()).reconstruct(
+        expose(calibration, make_video())
+    )
     assert report.start_reason == "diverged"
     assert np.isfinite(video).all()
     np.testing.assert_array_equal(video[0], video[-1])
@@ -307,7 +334,9 @@ def test_plain_and_accelerated_iterations_differ(
     assert scores[0] != scores[1]
 
 
-def test_video_is_owned_by_the_caller(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_video_is_owned_by_the_caller(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration = make_calibration()
     engine, snapshot = _engine(calibration), expose(calibration, make_video())
     first, _ = engine.reconstruct(snapshot)
@@ -343,7 +372,10 @@ def test_budget_controller_works_with_engine(
         ({"n_frames": 5}, "4 frames per snapshot.*got 5"),
         ({"calibration_hash": "feed"}, r"hash [0-9a-f]{32} \(the engine's\).*got feed"),
         ({"bayer": BayerPhase.RGGB}, "Bayer phase none.*got RGGB"),
-        ({"truth": np.zeros((3, 32, 40))}, r"Snapshot 7.*truth of shape \(4, 32, 40\).*\(3, 32, 40\)"),
+        (
+            {"truth": np.zeros((3, 32, 40))},
+            r"Snapshot 7.*truth of shape \(4, 32, 40\).*\(3, 32, 40\)",
+        ),
     ],
 )
 def test_snapshot_of_other_calibration_is_refused(
@@ -361,11 +393,16 @@ def test_snapshot_of_other_calibration_is_refused(
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GRBG])
 def test_watch_receives_video_of_every_iteration(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    bayer: BayerPhase | None,
 ) -> None:
     calibration = make_calibration(bayer=bayer)
     seen: list[torch.Tensor] = []
-    video, report = _engine(calibration).reconstruct(expose(calibration, make_video()), watch=seen.append)
+    video, report = _engine(calibration).reconstruct(
+        expose(calibration, make_video()), watch=seen.append
+    )
     assert len(seen) == report.iterations
     assert np.array_equal(seen[-1].numpy(), video)
     assert not torch.equal(seen[0], seen[-1])
@@ -378,13 +415,17 @@ def test_out_of_device_memory_is_a_device_memory_error(
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     calibration = make_calibration()
-    with pytest.raises(DeviceError, match=r"ran out of memory.*about 0.0 GiB free.*4 frames of 32×40 pixels"):
+    with pytest.raises(
+        DeviceError, match=r"ran out of memory.*about 0.0 GiB free.*4 frames of 32×40 pixels"
+    ):
         _engine(calibration, denoiser=greedy).reconstruct(expose(calibration, make_video()))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_gpu_agrees_with_cpu(make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_gpu_agrees_with_cpu(
+    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration = make_calibration()
     snapshot = expose(calibration, make_video())
     on_cpu, _ = _engine(calibration).reconstruct(snapshot)
@@ -403,7 +444,9 @@ def test_overlapping_solves_equal_single_ones(
     settings = dataclasses.replace(TV, relaxation=1.5)
     denoiser = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), device, Precision.AUTO)
     snapshots = [expose(calibration, make_video() * (1 - 0.1 * n), seq=n) for n in range(5)]
-    engines = [Engine(calibration, denoiser, device, settings, video_dtype=torch.float16) for _ in range(2)]
+    engines = [
+        Engine(calibration, denoiser, device, settings, video_dtype=torch.float16) for _ in range(2)
+    ]
     alone = [engines[0].reconstruct(snapshot) for snapshot in snapshots]
     under_way, results = [], []
     for snapshot in snapshots:
@@ -443,13 +486,18 @@ def test_exception_between_iterations_ends_the_solve(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("bayer", [None, BayerPhase.BGGR])
 def test_gpu_in_16_bits_agrees_with_cpu_in_float32(
-    make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose, bayer: BayerPhase | None
+    make_video: MakeVideo,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+    bayer: BayerPhase | None,
 ) -> None:
     calibration = make_calibration(8, 64, 96, bayer=bayer)
     snapshot = expose(calibration, make_video(8, 64, 96))
     weights, cuda = load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda")
     settings = default_settings(CPU, "ffdnet-lite")
-    on_cpu, _ = Engine(calibration, FfdnetDenoiser(weights, CPU), CPU, settings).reconstruct(snapshot)
+    on_cpu, _ = Engine(calibration, FfdnetDenoiser(weights, CPU), CPU, settings).reconstruct(
+        snapshot
+    )
     engine = Engine(calibration, FfdnetDenoiser(weights, cuda, Precision.AUTO), cuda, settings)
     on_gpu, report = engine.reconstruct(snapshot)
     assert engine.fault == ""
@@ -468,7 +516,11 @@ def test_masks_shifted_during_a_solve_apply_to_the_next(
     expected, _ = moved.reconstruct(snapshot)
 
     engine = Engine(
-        calibration, TvDenoiser(), CPU, TV, between=lambda: engine.correct_masks(MaskCorrection(Displacement((1, 0))))
+        calibration,
+        TvDenoiser(),
+        CPU,
+        TV,
+        between=lambda: engine.correct_masks(MaskCorrection(Displacement((1, 0)))),
     )
     for video, result in ((plain, ""), (expected, "1,0,0,0,0;0,0,0,0,0")):
         found, report = engine.reconstruct(snapshot)

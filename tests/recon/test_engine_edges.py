@@ -1,6 +1,7 @@
 """Extreme measurements: each is solved correctly.
 
-The reference is the algorithm written a second time, frame by frame and in float64, with none of the engine's code.
+The reference is the algorithm written a second time, frame by frame and in float64, with none of
+the engine's code.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_])
     r_inv = np.where((r > 1e-6) & ~saturated, 1 / np.maximum(r, 1e-6), 0.0)
     y_acc = y.copy()
     for k in range(SETTINGS.iterations):
-        sigma = SETTINGS.sigma_first * (SETTINGS.sigma_last / SETTINGS.sigma_first) ** (k / (SETTINGS.iterations - 1))
+        sigma = SETTINGS.sigma_first * (SETTINGS.sigma_last / SETTINGS.sigma_first) ** (
+            k / (SETTINGS.iterations - 1)
+        )
         y_acc = y_acc + SETTINGS.relaxation * (y - np.sum(phi * v, axis=0))
         x = v + phi * ((y_acc - np.sum(phi * v, axis=0)) * r_inv)
         v = np.stack([_denoised(frame, sigma) for frame in x])
@@ -61,7 +64,9 @@ def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_])
 
 
 def _still(y: Doubles, phi_sum: Doubles, measured: npt.NDArray[np.bool_]) -> Doubles:
-    """Return y/Σφ, and where nothing was measured the mean of the pixels within two of it, else of all."""
+    """Return y/Σφ, and where nothing was measured the mean of the pixels within two of it, else of
+    all.
+    """
     still = np.zeros_like(y)
     still[measured] = y[measured] / phi_sum[measured]
     everywhere = still[measured].mean() if measured.any() else 0.0
@@ -141,11 +146,14 @@ def test_result_equals_double_precision_reference(  # noqa: PLR0917 - cases and 
         **options,  # type: ignore[arg-type]  # as declared above
     )
     snapshot = expose(calibration, make_video(*shape))
-    video, report = Engine(calibration, FfdnetDenoiser(LITE, CPU, precision), CPU, SETTINGS).reconstruct(snapshot)
+    video, report = Engine(
+        calibration, FfdnetDenoiser(LITE, CPU, precision), CPU, SETTINGS
+    ).reconstruct(snapshot)
     assert report.start_reason == "no_warm_start"
     reference = _reference(calibration, snapshot.counts)
     if edge == "a single pixel" and precision is Precision.HALF:
-        rms *= 5  # the network sees only padding around it, so that neighbours do not average out rounding
+        # the network sees only padding around it, so that neighbours do not average out rounding
+        rms *= 5
     assert float(np.sqrt(np.mean((video - reference) ** 2))) < rms
     np.testing.assert_allclose(video, reference, rtol=0, atol=most)
     assert (report.saturated_fraction > 0) == ("saturation_dn" in options)

@@ -73,7 +73,8 @@ def test_shot_noise_grows_with_brightness() -> None:
     found = estimated(exact + (0.01 * exact).sqrt() * noise(), phi)
     dark, bright = found[exact < 1.0].mean(), found[exact > 3.0].mean()
     assert 2.0 < float(bright / dark) < 8.0
-    # Behind binary masks shot noise varies with Σφ as changing texture does, so that a part is taken for texture.
+    # Behind binary masks shot noise varies with Σφ as changing texture does, so that a part is
+    # taken for texture.
     assert 0.2 * 0.01 * exact.mean() < float(found.mean()) < 0.012 * exact.mean()
 
 
@@ -81,7 +82,9 @@ def test_texture_everywhere_is_not_taken_for_noise() -> None:
     phi = masks()
     texture = 0.1 * torch.rand(H, W, generator=torch.Generator().manual_seed(3))
     exact = forward(phi, smooth_scene() + texture)
-    assert float(estimated(exact, phi).mean().sqrt()) < 0.02  # of 0.13 that the texture leaves around planes
+    assert (
+        float(estimated(exact, phi).mean().sqrt()) < 0.02
+    )  # of 0.13 that the texture leaves around planes
     assert float(estimated(exact + 0.1 * noise(), phi).mean().sqrt()) == pytest.approx(0.1, rel=0.3)
 
 
@@ -104,9 +107,13 @@ def test_mask_errors_grow_with_brightness_unlike_read_noise() -> None:
 
 def test_masks_that_are_worse_at_the_border_count_more_there() -> None:
     phi = F.avg_pool2d(masks(), 3, 1, 1)
-    rows, columns = (torch.linspace(-1.01, 1.01, length) for length in (H, W))  # two thirds of a pixel at the edges
+    rows, columns = (
+        torch.linspace(-1.01, 1.01, length) for length in (H, W)
+    )  # two thirds of a pixel at the edges
     scaled = torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], -1).expand(P, H, W, 2)
-    y = forward(F.grid_sample(phi, scaled, padding_mode="border", align_corners=True), smooth_scene())
+    y = forward(
+        F.grid_sample(phi, scaled, padding_mode="border", align_corners=True), smooth_scene()
+    )
     r_inv = inverse_gram(gram_diag(phi))
     found, moved = (
         estimate_noise(y, coded_windows(phi), r_inv),
@@ -114,7 +121,9 @@ def test_masks_that_are_worse_at_the_border_count_more_there() -> None:
     )
     assert float(found.slope[H // 2, W // 2]) < 0.2 * float(found.slope.mean())
     assert float(found.slope[0, 0]) > 2 * float(found.slope.mean())
-    assert float(moved.slope.max()) < 1.5 * float(moved.slope.mean()), "those that have moved count alike everywhere"
+    assert float(moved.slope.max()) < 1.5 * float(moved.slope.mean()), (
+        "those that have moved count alike everywhere"
+    )
 
 
 def test_textured_moving_object_is_not_taken_for_noise() -> None:
@@ -130,7 +139,9 @@ def test_textured_moving_object_is_not_taken_for_noise() -> None:
 def test_noise_is_estimated_for_all_planes_together() -> None:
     phi = torch.cat([masks(seed) for seed in range(4)])
     scene = smooth_scene().expand(4, B, H, W)
-    y = forward(phi, scene) + 0.05 * torch.randn(4, H, W, generator=torch.Generator().manual_seed(5))
+    y = forward(phi, scene) + 0.05 * torch.randn(
+        4, H, W, generator=torch.Generator().manual_seed(5)
+    )
     assert float(estimated(y, phi).sqrt().mean()) == pytest.approx(0.05, rel=0.15)
 
 
@@ -149,4 +160,7 @@ def test_invalid_pixels_are_left_out() -> None:
     y[:, 40:60] = 1e3
     r_inv[:, 40:60] = 0.0
     assert float(estimate_noise(y, coded_windows(phi), r_inv).variance[:, :40].sqrt().max()) < 0.01
-    assert float(estimate_noise(y, coded_windows(phi), torch.zeros_like(r_inv)).variance.abs().max()) == 0.0
+    assert (
+        float(estimate_noise(y, coded_windows(phi), torch.zeros_like(r_inv)).variance.abs().max())
+        == 0.0
+    )

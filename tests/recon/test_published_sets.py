@@ -26,11 +26,18 @@ class Benchmark:
 
     def __init__(self, path: Path, crop: int | None = None) -> None:
         content = scipy.io.loadmat(path)
-        mask, meas, orig = (content[key].transpose(2, 0, 1)[:, :crop, :crop] for key in ("mask", "meas", "orig"))
+        mask, meas, orig = (
+            content[key].transpose(2, 0, 1)[:, :crop, :crop] for key in ("mask", "meas", "orig")
+        )
         self.calibration = Calibration(phi=mask, full_scale_dn=255.0, source=path.name)
         self.n_shots = meas.shape[0]
         self._meas = meas.astype(np.float32)
-        self._truth = orig.reshape(self.n_shots, self.calibration.n_frames, *meas.shape[1:]).astype(np.float32) / 255
+        self._truth = (
+            orig.reshape(self.n_shots, self.calibration.n_frames, *meas.shape[1:]).astype(
+                np.float32
+            )
+            / 255
+        )
 
     def shot(self, n: int) -> Snapshot:
         return Snapshot(
@@ -44,9 +51,16 @@ class Benchmark:
 
 
 def _solve(
-    benchmark: Benchmark, denoiser: str, weights: Path | None, iterations: int, shots: list[int], **changes: Any
+    benchmark: Benchmark,
+    denoiser: str,
+    weights: Path | None,
+    iterations: int,
+    shots: list[int],
+    **changes: Any,
 ) -> list[SolveReport]:
-    settings = dataclasses.replace(default_settings(CPU, denoiser), iterations=iterations, **changes)
+    settings = dataclasses.replace(
+        default_settings(CPU, denoiser), iterations=iterations, **changes
+    )
     engine = Engine(benchmark.calibration, make_denoiser(denoiser, CPU, weights), CPU, settings)
     return [engine.reconstruct(benchmark.shot(n))[1] for n in shots]
 
@@ -61,7 +75,9 @@ def _weights(data_dir: Path) -> Path:
 
 def test_gap_tv_reaches_published_psnr_on_traffic(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "traffic48_cacti.mat")
-    reports = _solve(benchmark, "tv", None, 24, list(range(6)), along_time=False, linear_start=False)
+    reports = _solve(
+        benchmark, "tv", None, 24, list(range(6)), along_time=False, linear_start=False
+    )
     assert _mean_db(reports) == pytest.approx(20.89, abs=0.35)
     assert max(report.residual for report in reports) < 0.1
 
@@ -83,7 +99,8 @@ def test_twelve_ffdnet_iterations_on_crop_beat_gap_tv(data_dir: Path) -> None:
 def test_denoising_along_time_gains_on_real_video(data_dir: Path) -> None:
     benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=128)
     along_time, frames = (
-        _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on)) for on in (True, False)
+        _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on))
+        for on in (True, False)
     )
     assert along_time > frames + 0.1
 

@@ -23,7 +23,9 @@ def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
 
 
 def test_single_frame_denoisers_run_along_time_by_default() -> None:
-    along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
+    along_time = {
+        name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time
+    }
     assert along_time == {"ffdnet", "ffdnet-lite", "tv", "unrolled"}
 
 

@@ -31,7 +31,9 @@ def _solved(settings: SolverSettings) -> torch.Tensor:
     calibration = Calibration(PHI.numpy())
     counts = (Y * calibration.full_scale_dn).numpy()
     video, _ = Engine(calibration, TvDenoiser(), CPU, settings).reconstruct(
-        Snapshot(SnapshotId("s", 0, 0), counts, calibration.hash, calibration.n_frames, host_time_ns=0)
+        Snapshot(
+            SnapshotId("s", 0, 0), counts, calibration.hash, calibration.n_frames, host_time_ns=0
+        )
     )
     return torch.from_numpy(video)
 
@@ -55,7 +57,9 @@ def test_section_of_an_experiment_sets_any_solver_setting() -> None:
     _, settings = make_prior(Experiment(denoiser="tv", relaxation=1.5, sigma_last=0.05), CPU)
     assert (settings.relaxation, settings.sigma_last, settings.linear_start) == (1.5, 0.05, True)
     _, from_still = make_prior(Experiment(denoiser="tv", linear_start=False), CPU)
-    assert from_still == dataclasses.replace(default_settings(CPU, "tv", linear_start=False), warm_start=True)
+    assert from_still == dataclasses.replace(
+        default_settings(CPU, "tv", linear_start=False), warm_start=True
+    )
 
 
 @pytest.mark.parametrize(("large", "name"), [(True, "ffdnet"), (False, "unrolled")])

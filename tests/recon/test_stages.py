@@ -20,7 +20,9 @@ SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=
 
 
 def test_stages_give_the_video_of_the_engine(
-    make_video: Callable[..., np.ndarray], make_calibration: Callable[..., Calibration], expose: Callable[..., Snapshot]
+    make_video: Callable[..., np.ndarray],
+    make_calibration: Callable[..., Calibration],
+    expose: Callable[..., Snapshot],
 ) -> None:
     calibration = make_calibration(saturation_dn=None)
     snapshot = expose(calibration, make_video())

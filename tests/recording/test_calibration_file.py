@@ -23,14 +23,17 @@ from sci_stream.recording.calibration_file import (
 
 def same(one: Calibration, other: Calibration) -> bool:
     scalars = (
-        "full_scale_dn", "saturation_dn", "read_noise_dn", "gain_e_per_dn", "bit_depth", "bayer", "camera_serial",
+        "full_scale_dn", "saturation_dn", "read_noise_dn", "gain_e_per_dn", "bit_depth", "bayer",
+        "camera_serial",
         "exposure_ns", "gain_db", "created", "source",
     )  # fmt: skip
     arrays = (
         np.array_equal(one.phi, other.phi)
         and np.array_equal(one.dark, other.dark)
         and (
-            one.bad_pixels is None if other.bad_pixels is None else np.array_equal(one.bad_pixels, other.bad_pixels)  # type: ignore[arg-type]  # None is unequal too
+            one.bad_pixels is None
+            if other.bad_pixels is None
+            else np.array_equal(one.bad_pixels, other.bad_pixels)  # type: ignore[arg-type]  # None is unequal too
         )
     )
     return arrays and all(getattr(one, name) == getattr(other, name) for name in scalars)
@@ -154,7 +157,9 @@ def break_scale(path: Path) -> None:
         (break_scale, "full_scale_dn"),
     ],
 )
-def test_invalid_file_is_refused_with_its_name(tmp_path: Path, series, break_it, named: str) -> None:
+def test_invalid_file_is_refused_with_its_name(
+    tmp_path: Path, series, break_it, named: str
+) -> None:
     path = tmp_path / "c.h5"
     save_calibration(path, series.calibration)
     break_it(path)

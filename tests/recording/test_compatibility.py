@@ -1,7 +1,8 @@
-"""Files of the version before the rearrangement of the packages: one rig file, one calibration, one recording.
+"""Files of the version before the rearrangement of the packages: one rig file, one calibration, one
+recording.
 
-The files in `data` were written by commit 1f49c1d with the simulated camera: 64×64 pixels, B = 4, TV prior. No one can
-record a measurement again, so they must stay readable, with the same pixels.
+The files in `data` were written by commit 1f49c1d with the simulated camera: 64×64 pixels, B = 4,
+TV prior. No one can record a measurement again, so they must stay readable, with the same pixels.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def digest(array: Array) -> str:
 
 
 def test_old_rig_file_is_refused_with_what_replaced_its_keys() -> None:
-    with pytest.raises(ConfigError, match=r"\[reconstruct\] momentum was removed\. \[reconstruct\] iterations"):
+    with pytest.raises(
+        ConfigError, match=r"\[reconstruct\] momentum was removed\. \[reconstruct\] iterations"
+    ):
         load_rig(DATA / "rig.toml", {})
 
 
@@ -62,9 +65,16 @@ def test_old_recording_is_read_with_equal_pixels(tmp_path: Path) -> None:
         assert recording.finished
         assert recording.ledger is not None
         assert (recording.ledger["acquired"], recording.ledger["reconstructed"]) == (2, 2)
-        assert recording.calibration.hash == recording.info.calibration_hash == "211298af874224ea6ae78fd876443fc3"
+        assert (
+            recording.calibration.hash
+            == recording.info.calibration_hash
+            == "211298af874224ea6ae78fd876443fc3"
+        )
         assert digest(np.asarray(recording.raw)) == "f9b63571478c019d"
         assert digest(np.asarray(recording.video)) == "cbdc75f2620b6203"
         assert recording.table["start_reason"].tolist() == [b"first", b"warm"]
         assert recording.table["camera_time_ns"].tolist() == [500_000_000, 1_000_000_000]
-        assert parse_rig(recording.info.rig_toml, overrides={}, recorded=True).reconstruct.iterations == 4
+        assert (
+            parse_rig(recording.info.rig_toml, overrides={}, recorded=True).reconstruct.iterations
+            == 4
+        )

@@ -1,4 +1,6 @@
-"""Recordings killed in the middle of a flush contain no snapshot that counts as done but is incomplete."""
+"""Recordings killed in the middle of a flush contain no snapshot that counts as done but is
+incomplete.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ from sci_stream.recording.segments import existing_segments
 from sci_stream.recording.writer import RecordingWriter
 
 FIRST, SECOND = (0, 2, 3), (1, 4, 5, 6, 70, 600)
-"""Snapshots of two batches. The second has a late one and continues where the datasets, and then a block, end."""
+"""Snapshots of two batches. The second has a late one and continues where the datasets, and then a
+block, end."""
 
 
 def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: bool) -> None:
-    """Write snapshots as nodes deliver them: raw counts first or with the video; every third is not reconstructed."""
+    """Write snapshots as nodes deliver them: raw counts first or with the video; every third is not
+    reconstructed.
+    """
     for seq in seqs:
         if raw_first:
             writer.write_raw(series.snapshot(seq))
@@ -31,7 +36,9 @@ def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: 
             writer.write_reconstruction(series.reconstruction(seq, counts=counts))
 
 
-def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def contents_while(
+    doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[bytes]:
     """Return the contents of a file at each change during a flush, as a kill could leave them."""
     contents = [path.read_bytes()]
 
@@ -65,9 +72,17 @@ def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_torn_flush_loses_nothing_after_redelivery(
-    tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch, *, raw: bool, video: bool, raw_first: bool
+    tmp_path: Path,
+    series,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    raw: bool,
+    video: bool,
+    raw_first: bool,
 ) -> None:
-    live = RecordingWriter(tmp_path / "live.h5", series.info, series.calibration, raw=raw, video=video)
+    live = RecordingWriter(
+        tmp_path / "live.h5", series.info, series.calibration, raw=raw, video=video
+    )
     deliver(live, series, FIRST, raw_first=raw_first)
     live.flush()
     deliver(live, series, SECOND, raw_first=raw_first)
@@ -99,7 +114,9 @@ def test_outcome_without_stored_video_is_ignored(tmp_path: Path, series) -> None
     with RecordingWriter(path, series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(0))
         writer.write_reconstruction(series.reconstruction(1))
-    with h5py.File(path, "r+") as file:  # as a kill left it while outcomes were written before states
+    with h5py.File(
+        path, "r+"
+    ) as file:  # as a kill left it while outcomes were written before states
         file["rows/state"][1] = RowState.RAW
         file["rows/start"][1] = 0
     with Recording(path) as torn:
@@ -119,7 +136,12 @@ def assert_whole(recording: Recording, seq: int, *, has_video: bool) -> None:
     assert reason == ("queue_full" if outcome == "dropped" else "")
     if outcome == "reconstructed":
         report, node, redelivered = recording.report(seq)
-        assert (report.iterations, report.psnr_db, node, redelivered) == (12, 31.5, "reconstruct-0", 1)
+        assert (report.iterations, report.psnr_db, node, redelivered) == (
+            12,
+            31.5,
+            "reconstruct-0",
+            1,
+        )
         assert (seq in recording.video_seqs) == has_video
 
 
@@ -131,8 +153,13 @@ def assert_all_there_once(path: Path, series, *, raw: bool, video: bool) -> None
             outcomes.update(recording.settled_seqs)
             raws.update(recording.raw_seqs)
             videos.update(recording.video_seqs)
-            assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs)
-            assert all(np.array_equal(recording.video(seq), series.video(seq)) for seq in recording.video_seqs)
+            assert all(
+                np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs
+            )
+            assert all(
+                np.array_equal(recording.video(seq), series.video(seq))
+                for seq in recording.video_seqs
+            )
     seqs = {*FIRST, *SECOND}
     reconstructed = {seq for seq in seqs if seq % 3 != 2}
     assert outcomes == Counter(seqs)

@@ -25,13 +25,27 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
         writer.write_outcome(5, "raw_only")
         writer.write_outcome(3, "dropped", "queue_full")
         writer.write_raw(series.snapshot(8))
-        writer.close({"acquired": 9, "closed": False, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}})
+        writer.close(
+            {
+                "acquired": 9,
+                "closed": False,
+                "reconstructed": 3,
+                "raw_only": 1,
+                "dropped": {"queue_full": 1},
+            }
+        )
     found = inspect_recording(tmp_path / "run.h5").figures
     assert found["state"] == "complete"
     assert found["stored"]["raw"] == 5
     assert found["stored"]["video_frames"] == 9
     assert found["rows"] == {
-        **{"settled": 5, "reconstructed": 3, "raw_only": 1, "not_kept": 0, "dropped": {"queue_full": 1}},
+        **{
+            "settled": 5,
+            "reconstructed": 3,
+            "raw_only": 1,
+            "not_kept": 0,
+            "dropped": {"queue_full": 1},
+        },
         **{"open": 1, "redelivered": 3, "camera_missed": 4, "epochs": 1},
     }
     assert found["gaps"] == {"raw": [(2, 3), (6, 7)], "video": [(2, 3), (5, 8)]}
@@ -65,11 +79,17 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
             )
             moved = Displacement((1, 0)).to_text if seq in (3, 4) else ""
             report = replace(
-                done.report, health=health if seq in looks else None, masks_at=moved, noise=0.02, mismatch=0.015
+                done.report,
+                health=health if seq in looks else None,
+                masks_at=moved,
+                noise=0.02,
+                mismatch=0.015,
             )
             chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))
-        writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
+        writer.close(
+            {"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}}
+        )
     summary = inspect_recording(tmp_path / "run.h5")
     found, health = summary.figures, summary.figures["health"]
     assert health["looks"] == 3
@@ -82,10 +102,15 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
     assert found["chunks"]["ExposureTime"]["values"]["max"] == 104.0
     assert found["chunks"]["Gain"] == {"frames": 0, "unit": "dB", "values": None}
     words = dict(describe(summary))
-    assert words["masks"].startswith("measured 3 times, shift (+0.250, -0.300) ± 0.010 px at last, 0.500 px at most")
+    assert words["masks"].startswith(
+        "measured 3 times, shift (+0.250, -0.300) ± 0.010 px at last, 0.500 px at most"
+    )
     assert "log odds for such errors 84 at last" in words["masks"]
     assert words["noise"] == "2.00% of the measurement, 1.50% by the masks"
-    assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
+    assert (
+        words["chunk data"]
+        == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
+    )
     json.dumps(found, allow_nan=False)
 
 
@@ -110,18 +135,30 @@ def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
     words = dict(describe(found))
     assert words["state"].startswith("unfinished (run.h5)")
     assert "sci-stream repair" in words["state"]
-    assert words["ledger"] == "none stored; counted from the rows: 0 reconstructed + 0 raw only + 1 without an outcome"
+    assert (
+        words["ledger"]
+        == "none stored; counted from the rows: 0 reconstructed + 0 raw only + 1 without an outcome"
+    )
 
 
 def test_printed_summary_names_gaps_and_ledger(tmp_path: Path, series) -> None:
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in (0, 1, 5):
             writer.write_reconstruction(series.reconstruction(seq))
-        ledger = {"acquired": 6, "reconstructed": 3, "raw_only": 0, "dropped": {"queue_full": 3}, "closed": True}
+        ledger = {
+            "acquired": 6,
+            "reconstructed": 3,
+            "raw_only": 0,
+            "dropped": {"queue_full": 3},
+            "closed": True,
+        }
         writer.close(ledger)
     words = dict(describe(inspect_recording(tmp_path / "run.h5")))
     assert words["raw gaps"] == "3 missing: 2–4"
-    assert words["ledger"] == "6 acquired = 3 reconstructed + 0 raw only + 3 dropped (queue_full): closes"
+    assert (
+        words["ledger"]
+        == "6 acquired = 3 reconstructed + 0 raw only + 3 dropped (queue_full): closes"
+    )
     assert words["size"] == "16×24 pixels, B = 3 frames per snapshot"
     assert words["state"] == "complete"
 

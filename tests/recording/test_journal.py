@@ -67,7 +67,9 @@ def test_batch_that_a_full_disk_cut_is_written_whole_later(tmp_path: Path) -> No
 def test_lost_disk_is_an_error_of_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Journal(tmp_path / "j.jsonl")) as journal, monkeypatch.context() as lost:
         journal.append("first")
-        lost.setattr(journal, "_file", SimpleNamespace(seek=Mock(side_effect=OSError(errno.ESTALE, "stale"))))
+        lost.setattr(
+            journal, "_file", SimpleNamespace(seek=Mock(side_effect=OSError(errno.ESTALE, "stale")))
+        )
         with pytest.raises(StorageError, match="stale"):
             journal.sync()
 

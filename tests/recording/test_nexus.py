@@ -46,9 +46,15 @@ def test_experiment_is_where_nexus_expects_it(tmp_path: Path, series) -> None:
         assert text(entry["title"]) == "Falling drops"
         assert text(entry["experiment_identifier"]) == "p-42"
         assert (entry["user"].attrs["NX_class"], text(entry["user/name"])) == ("NXuser", "Ada")
-        assert (entry["sample"].attrs["NX_class"], text(entry["sample/name"])) == ("NXsample", "water, 20 °C")
+        assert (entry["sample"].attrs["NX_class"], text(entry["sample/name"])) == (
+            "NXsample",
+            "water, 20 °C",
+        )
         detector = entry["instrument/detector"]
-        assert (detector["x_pixel_size"][()], detector["x_pixel_size"].attrs["units"]) == (5.5, "um")
+        assert (detector["x_pixel_size"][()], detector["x_pixel_size"].attrs["units"]) == (
+            5.5,
+            "um",
+        )
         assert detector["count_time"][()] == 0.001  # as calibrated
         assert text(detector["serial_number"]) == "42"
         assert detector["data"].id == file["raw"].id
@@ -65,7 +71,10 @@ def test_data_have_axes(tmp_path: Path, series) -> None:
 
 
 def test_nexusformat_validates_the_recording(tmp_path: Path, series) -> None:
-    nexus, validate = pytest.importorskip("nexusformat.nexus"), pytest.importorskip("nexusformat.nexus.validate")
+    nexus, validate = (
+        pytest.importorskip("nexusformat.nexus"),
+        pytest.importorskip("nexusformat.nexus.validate"),
+    )
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())
@@ -105,7 +114,11 @@ def test_video_types_come_back_as_floats(tmp_path: Path, series, dtype: str, err
     with h5py.File(path) as file:
         assert file["video"].dtype == dtype
     with sci_stream.open(path) as recording:
-        assert recording.video.dtype == recording.video[0].dtype == ("float16" if dtype == "float16" else "float32")
+        assert (
+            recording.video.dtype
+            == recording.video[0].dtype
+            == ("float16" if dtype == "float16" else "float32")
+        )
         np.testing.assert_allclose(recording.video[1], series.video(2), atol=error)
         np.testing.assert_allclose(recording.video[1, 0, 3:5], series.video(2)[0, 3:5], atol=error)
 
@@ -113,7 +126,9 @@ def test_video_types_come_back_as_floats(tmp_path: Path, series, dtype: str, err
 def test_sixteen_bit_video_keeps_highlights_and_has_its_scale(tmp_path: Path, series) -> None:
     bright = np.full(series.video(0).shape, 1.5, np.float32)
     bright[0, 0, :3] = [-0.1, 2.5, np.nan]
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video_dtype="uint16") as writer:
+    with RecordingWriter(
+        tmp_path / "run.h5", series.info, series.calibration, video_dtype="uint16"
+    ) as writer:
         writer.write_reconstruction(series.reconstruction(0, video=bright))
         writer.close({})
     with sci_stream.open(tmp_path / "run.h5") as recording:
@@ -128,7 +143,9 @@ def test_sixteen_bit_video_keeps_highlights_and_has_its_scale(tmp_path: Path, se
 def test_repaired_recordings_keep_metadata(tmp_path: Path, series) -> None:
     info = dataclasses.replace(series.info, rig_toml=RIG)
     parent = {"file": "first.h5", "series": "run-0"}
-    writer = RecordingWriter(tmp_path / "run.h5", info, series.calibration, video_dtype="uint16", parent=parent)
+    writer = RecordingWriter(
+        tmp_path / "run.h5", info, series.calibration, video_dtype="uint16", parent=parent
+    )
     writer.write_reconstruction(series.reconstruction(0))
     after = writer.next_segment()
     writer.close(continued=after.path.name)

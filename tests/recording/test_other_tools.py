@@ -41,7 +41,8 @@ def test_silx_finds_the_default_plot(recording: Path, series) -> None:
         assert np.array_equal(file["entry/video/data"][0], series.video(0))
 
 
-# Not one that is being written, or was left by a crash: these tools do not read as SWMR. `sci-stream repair` helps.
+# Not one that is being written, or was left by a crash: these tools do not read as SWMR.
+# `sci-stream repair` helps.
 @pytest.mark.parametrize("recording", ["finished", "compressed", "segments"], indirect=True)
 @pytest.mark.parametrize("tool", [("h5ls", "-r"), ("h5dump", "-H")], ids=lambda tool: tool[0])
 def test_hdf5_tools_list_a_recording(recording: Path, tool: tuple[str, ...]) -> None:

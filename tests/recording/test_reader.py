@@ -46,8 +46,12 @@ def recorded(tmp_path: Path, series) -> Path:
     return path
 
 
-def test_end_and_restart_of_a_series_read_only_outcomes(recorded: Path, series, monkeypatch) -> None:
-    """A day at 30 snapshots a second has a gigabyte of other columns, and its acquire node waits for the end."""
+def test_end_and_restart_of_a_series_read_only_outcomes(
+    recorded: Path, series, monkeypatch
+) -> None:
+    """A day at 30 snapshots a second has a gigabyte of other columns, and its acquire node waits
+    for the end.
+    """
     read: set[str] = set()
 
     def noted(node: h5py.Dataset) -> np.ndarray:
@@ -142,7 +146,16 @@ def cut_short_in_use(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "break_it",
-    [foreign_text, cut_short, cut_short_in_use, foreign_hdf5, without_columns, with_other_info, newer, Path.unlink],
+    [
+        foreign_text,
+        cut_short,
+        cut_short_in_use,
+        foreign_hdf5,
+        without_columns,
+        with_other_info,
+        newer,
+        Path.unlink,
+    ],
 )
 def test_invalid_recording_is_refused_with_its_name(tmp_path: Path, series, break_it) -> None:
     path = tmp_path / "run.h5"

@@ -29,9 +29,13 @@ def crashed(path: Path, series, compression: Compression = Compression.NONE) -> 
     """Copy a recording while its writer has it open, which equals the file after a kill."""
     live = path.with_name("live.h5")
     info = replace(series.info, chunks={"Gain": "dB"})
-    with RecordingWriter(live, info, series.calibration, picture=True, error=True, compression=compression) as writer:
+    with RecordingWriter(
+        live, info, series.calibration, picture=True, error=True, compression=compression
+    ) as writer:
         picture = np.full((*series.calibration.shape, 3), 7, np.uint8)
-        writer.write_reconstruction(replace(series.reconstruction(0), chunks={"Gain": 6.0}, picture=picture))
+        writer.write_reconstruction(
+            replace(series.reconstruction(0), chunks={"Gain": 6.0}, picture=picture)
+        )
         writer.write_raw(series.snapshot(1))
         writer.write_outcome(2, "dropped", "queue_full")
         writer.write_raw(series.snapshot(5))
@@ -45,7 +49,9 @@ def crashed(path: Path, series, compression: Compression = Compression.NONE) -> 
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, compression: Compression) -> None:
+def test_repair_makes_a_clean_file_with_a_closed_ledger(
+    tmp_path: Path, series, compression: Compression
+) -> None:
     path = crashed(tmp_path / "run.h5", series, compression)
     before = path.read_bytes()
     done = repair_recording(path)
@@ -60,10 +66,15 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
         assert recording.clean
         assert recording.raw_seqs == [0, 1, 5, 6]
         assert recording.video_seqs == [0, 6]
-        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs)
-        assert all(np.array_equal(recording.video(seq), series.video(seq)) for seq in recording.video_seqs)
+        assert all(
+            np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs
+        )
+        assert all(
+            np.array_equal(recording.video(seq), series.video(seq)) for seq in recording.video_seqs
+        )
         assert [recording.outcome(seq) for seq in range(7)] == [
-            ("reconstructed", ""), ("raw_only", ""), ("dropped", "queue_full"), ("dropped", "lost_in_crash"),
+            ("reconstructed", ""), ("raw_only", ""), ("dropped", "queue_full"), ("dropped",
+            "lost_in_crash"),
             ("dropped", "lost_in_crash"), ("raw_only", ""), ("reconstructed", ""),
         ]  # fmt: skip
         assert recording.ledger == done.ledger == {
@@ -80,14 +91,20 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
 
 def test_replay_has_lost_no_snapshots_that_its_source_lacks(tmp_path: Path, series) -> None:
     path, live = tmp_path / "replay.h5", tmp_path / "live.h5"
-    with RecordingWriter(live, series.info, series.calibration, raw=False, parent={"file": "run.h5"}) as writer:
+    with RecordingWriter(
+        live, series.info, series.calibration, raw=False, parent={"file": "run.h5"}
+    ) as writer:
         for seq in (0, 1, 100):
             writer.write_reconstruction(series.reconstruction(seq))
         writer.flush()
         path.write_bytes(live.read_bytes())
     done = repair_recording(path)
     assert done is not None
-    assert (done.ledger["acquired"], done.ledger["reconstructed"], done.ledger["dropped"]) == (3, 3, {})
+    assert (done.ledger["acquired"], done.ledger["reconstructed"], done.ledger["dropped"]) == (
+        3,
+        3,
+        {},
+    )
 
 
 def test_snapshots_of_other_segments_are_not_lost(tmp_path: Path, series) -> None:
@@ -182,7 +199,9 @@ def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
     assert inspect_recording(path).figures["state"] == "complete"
 
 
-def test_repair_on_a_full_disk_leaves_the_original(tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_on_a_full_disk_leaves_the_original(
+    tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = crashed(tmp_path / "run.h5", series)
     monkeypatch.setattr(segments, "free_bytes", lambda _path: 0)
     with pytest.raises(StorageError, match=r"run\.h5 cannot be written; got 0\.0 MiB free"):

@@ -23,7 +23,9 @@ def test_segment_has_its_name_once_it_is_complete(tmp_path: Path) -> None:
     assert names(tmp_path) == ["run.h5"]
 
 
-def test_concurrently_created_segment_is_kept(tmp_path: Path, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_created_segment_is_kept(
+    tmp_path: Path, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
     open_file = RecordingWriter._open
 
     def overtaken(writer: RecordingWriter, hidden: Path) -> object:

@@ -26,7 +26,9 @@ LEDGER = {"acquired": 9, "closed": True}
 
 @pytest.fixture
 def recorded(tmp_path: Path, series) -> Path:
-    """Three segments: snapshots 0–2; raw 3 and 4, with their video in the next one; 5, 6 dropped, 8."""
+    """Three segments: snapshots 0–2; raw 3 and 4, with their video in the next one; 5, 6 dropped,
+    8.
+    """
     path = tmp_path / "run.h5"
     one = RecordingWriter(path, series.info, series.calibration)
     for seq in range(3):
@@ -77,7 +79,9 @@ def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them"
+)
 def test_more_segments_than_open_files_are_read(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     writer = RecordingWriter(path, series.info, series.calibration)
@@ -104,7 +108,9 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series) -> None:
 
 def test_replaced_segment_is_detected(tmp_path: Path, series) -> None:
     for name in ("one", "two"):
-        RecordingWriter(tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration).close({})
+        RecordingWriter(
+            tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration
+        ).close({})
     with Recording(tmp_path / "one.h5") as one, Recording(tmp_path / "two.h5") as two:
         assert two.ledger == {}
         (tmp_path / "two.h5").rename(tmp_path / "one.h5")
@@ -119,24 +125,36 @@ def test_later_segment_opens_alone(recorded: Path) -> None:
 
 
 def test_segment_of_another_series_is_ignored(recorded: Path, tmp_path: Path, series) -> None:
-    RecordingWriter(tmp_path / "other.h5", replace(series.info, series="other"), series.calibration).close({})
+    RecordingWriter(
+        tmp_path / "other.h5", replace(series.info, series="other"), series.calibration
+    ).close({})
     (tmp_path / "other.h5").rename(recorded.with_name("run_003.h5"))
     with sci_stream.open(recorded) as recording:
-        assert [segment.path.name for segment in recording.segments] == ["run.h5", "run_001.h5", "run_002.h5"]
+        assert [segment.path.name for segment in recording.segments] == [
+            "run.h5",
+            "run_001.h5",
+            "run_002.h5",
+        ]
 
 
 @pytest.mark.parametrize("deleted", [1, 2])
 def test_recording_without_a_segment_is_unfinished(recorded: Path, deleted: int) -> None:
     files = [segment_path(recorded, number) for number in range(3)]
-    renamed = [file.rename(segment_path(recorded.with_stem("other"), i)) for i, file in enumerate(files)]
+    renamed = [
+        file.rename(segment_path(recorded.with_stem("other"), i)) for i, file in enumerate(files)
+    ]
     with sci_stream.open(renamed[0]) as recording:
         assert recording.finished
     renamed[deleted].unlink()
     with sci_stream.open(renamed[0]) as recording:
-        assert [segment.path for segment in recording.segments] == [f for f in renamed if f.exists()]
+        assert [segment.path for segment in recording.segments] == [
+            f for f in renamed if f.exists()
+        ]
         assert not recording.finished
     renamed[deleted].write_text("damaged")
-    assert dict(describe(inspect_recording(renamed[0])))["state"].startswith("unfinished (a segment is missing or dam")
+    assert dict(describe(inspect_recording(renamed[0])))["state"].startswith(
+        "unfinished (a segment is missing or dam"
+    )
 
 
 def test_refresh_shows_rows_of_a_live_writer(tmp_path: Path, series) -> None:
@@ -223,7 +241,9 @@ def test_missing_column_reads_as_unwritten(recorded: Path, series) -> None:
 
 def test_chunk_data_are_columns_of_all_segments(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
-    one = RecordingWriter(path, replace(series.info, chunks={"ExposureTime": "us"}), series.calibration)
+    one = RecordingWriter(
+        path, replace(series.info, chunks={"ExposureTime": "us"}), series.calibration
+    )
     one.write_raw(replace(series.snapshot(0), chunks={"ExposureTime": 7.5, "Format": "Mono12"}))
     one.write_raw(series.snapshot(1))
     two = one.next_segment()

@@ -45,7 +45,8 @@ def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
         for seq in recording.video_seqs:
             assert np.array_equal(recording.video(seq), series.video(seq))
         assert [recording.outcome(seq) for seq in range(7)] == [
-            ("reconstructed", ""), ("raw_only", "overload"), ("dropped", "overrun"), None, None, ("reconstructed", ""),
+            ("reconstructed", ""), ("raw_only", "overload"), ("dropped", "overrun"), None, None,
+            ("reconstructed", ""),
             None,
         ]  # fmt: skip
         assert (recording.camera_frame_id(1), recording.camera_frame_id(2)) == (8, None)
@@ -59,7 +60,16 @@ def test_columns_describe_each_row(tmp_path: Path, series) -> None:
         rows = {name: values[1].item() for name, values in recording.rows.items()}
         assert rows["psnr_db"] == pytest.approx(31.5)
         assert rows["residual"] == pytest.approx(0.02)
-        chosen = ("epoch", "iterations", "start", "start_reason", "budget_limited", "solve_ns", "redelivered", "node")
+        chosen = (
+            "epoch",
+            "iterations",
+            "start",
+            "start_reason",
+            "budget_limited",
+            "solve_ns",
+            "redelivered",
+            "node",
+        )
         assert tuple(rows[name] for name in chosen) == (
             1, 12, 2, b"motion", 1, 34_000_000, 1, b"reconstruct-0",
         )  # fmt: skip
@@ -72,10 +82,17 @@ def test_compression_is_lossless(tmp_path: Path, series, compression: Compressio
     picture = np.random.default_rng(0).integers(0, 256, (*calibration.shape, 3)).astype(np.uint8)
     # The video explains its snapshot, and is nearly flat: so is what could be wrong with it.
     video = (0.5 + 0.02 * series.video(3)).astype(np.float16)
-    counts = np.rint((calibration.phi * video).sum(0) * calibration.full_scale_dn + calibration.dark).astype(np.uint16)
+    counts = np.rint(
+        (calibration.phi * video).sum(0) * calibration.full_scale_dn + calibration.dark
+    ).astype(np.uint16)
     shown = series.reconstruction(3, picture=picture, video=video, counts=counts)
     with RecordingWriter(
-        tmp_path / "run.h5", series.info, calibration, picture=True, error=True, compression=compression
+        tmp_path / "run.h5",
+        series.info,
+        calibration,
+        picture=True,
+        error=True,
+        compression=compression,
     ) as writer:
         writer.write_reconstruction(shown)
         writer.write_reconstruction(series.reconstruction(4, counts=None))
@@ -92,7 +109,9 @@ def test_compression_is_lossless(tmp_path: Path, series, compression: Compressio
 
 
 def test_disabled_data_is_not_stored(tmp_path: Path, series) -> None:
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
+    with RecordingWriter(
+        tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False
+    ) as writer:
         writer.write_reconstruction(series.reconstruction(0))
     with Recording(tmp_path / "run.h5") as recording:
         assert (recording.raw_seqs, recording.video_seqs) == ([], [])
@@ -143,21 +162,29 @@ def test_foreign_file_of_the_same_name_is_kept(tmp_path: Path, series) -> None:
     flush_after=st.sets(st.integers(0, 11)),
     first_seq=st.integers(0, 3),
 )
-def test_rows_may_arrive_in_any_order(tmp_path_factory, series, seqs, flush_after, first_seq) -> None:
+def test_rows_may_arrive_in_any_order(
+    tmp_path_factory, series, seqs, flush_after, first_seq
+) -> None:
     path = tmp_path_factory.mktemp("r") / "run.h5"
-    with RecordingWriter(path, series.info, series.calibration, video=False, first_seq=first_seq) as writer:
+    with RecordingWriter(
+        path, series.info, series.calibration, video=False, first_seq=first_seq
+    ) as writer:
         for index, seq in enumerate(seqs):
             writer.write_raw(series.snapshot(seq + first_seq))
             if index in flush_after:
                 writer.flush()
     with Recording(path) as recording:
         assert recording.raw_seqs == sorted(seq + first_seq for seq in seqs)
-        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs)
+        assert all(
+            np.array_equal(recording.raw(seq), series.counts(seq)) for seq in recording.raw_seqs
+        )
         assert all(recording.camera_frame_id(seq) == seq + 7 for seq in recording.raw_seqs)
 
 
 def test_late_row_in_an_evicted_block_keeps_its_neighbours(tmp_path: Path, series) -> None:
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False) as writer:
+    with RecordingWriter(
+        tmp_path / "run.h5", series.info, series.calibration, raw=False, video=False
+    ) as writer:
         for seq in range(0, 6000, 500):
             writer.write_outcome(seq, "dropped", "overrun")
             writer.flush()
@@ -177,7 +204,9 @@ def test_recording_is_named_after_its_series() -> None:
     assert recording_path(Path("out"), "run 1.2-b") == Path("out/run 1.2-b.h5")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/abs", "a\\b", "a\0b", "a\nb", "µ" * 101])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "/abs", "a\\b", "a\0b", "a\nb", "µ" * 101]
+)
 def test_invalid_series_name_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="plain file name"):
         recording_path(Path("out"), name)
@@ -243,7 +272,12 @@ def test_next_segment_starts_at_first_snapshot_without_outcome(tmp_path: Path, s
         assert not second.write_reconstruction(series.reconstruction(2))
         second.close({"acquired": 3, "closed": True})
     with Recording(first.path) as one, Recording(second.path) as other:
-        assert (one.raw_seqs, one.video_seqs, other.raw_seqs, other.video_seqs) == ([0, 1, 2], [0, 2], [], [1])
+        assert (one.raw_seqs, one.video_seqs, other.raw_seqs, other.video_seqs) == (
+            [0, 1, 2],
+            [0, 2],
+            [],
+            [1],
+        )
         assert (one.continued, one.clean, one.finished) == ("run_001.h5", False, True)
         assert (other.continued, other.clean, other.finished) == (None, True, True)
 
@@ -281,7 +315,9 @@ def test_late_recording_begins_at_first_unsettled_snapshot(tmp_path: Path, serie
             assert second.first_seq == start + 1
     with RecordingWriter(path, series.info, series.calibration) as after_restart:
         assert after_restart.first_seq == start + 1
-    with RecordingWriter(path, series.info, series.calibration, settled_below=start + 9) as without_rows:
+    with RecordingWriter(
+        path, series.info, series.calibration, settled_below=start + 9
+    ) as without_rows:
         assert without_rows.first_seq == start + 9
 
 
@@ -297,7 +333,9 @@ def test_numbers_beyond_their_columns_become_the_nearest(tmp_path: Path, series)
 
 def test_ledger_document_leaves_out_oldest_notes_over_the_limit() -> None:
     changes = [{"n": n, "text": "x" * 1000} for n in range(200)]
-    text = ledger_document({"ledger": {"acquired": 3}}, {"changes": changes, "changes_left_out": 7, "other": "y"})
+    text = ledger_document(
+        {"ledger": {"acquired": 3}}, {"changes": changes, "changes_left_out": 7, "other": "y"}
+    )
     document = json.loads(text.tobytes().rstrip(b"\0"))
     assert len(text) == LEDGER_BYTES
     assert document["ledger"] == {"acquired": 3}

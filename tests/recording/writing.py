@@ -16,7 +16,8 @@ WRITE_FOR_EVER = """
     from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
     from sci_stream.optics.calibration import Calibration
     calibration = Calibration(phi=np.full((2, 64, 64), 0.5, np.float32))
-    info = SeriesInfo("s", 0, "rig", Policy.RECORD, "m", "1", 64, 64, "Mono16", 16, 2, calibration.hash)
+    camera = "m", "1", 64, 64, "Mono16", 16
+    info = SeriesInfo("s", 0, "rig", Policy.RECORD, *camera, 2, calibration.hash)
     writer = RecordingWriter(Path(sys.argv[1]), info, calibration)
     every = int(sys.argv[2])
     for seq in range(1 << 16):

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, client_config, unencrypted
+from sci_stream.security.curve import (
+    AllowList,
+    CurveServer,
+    SocketConfig,
+    client_config,
+    unencrypted,
+)
 from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
@@ -40,10 +46,17 @@ class Lab:
 
     def dealer(self, configure: SocketConfig) -> ClientConnection:
         return ClientConnection(
-            self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), configure=configure
+            self.context,
+            self.endpoint,
+            HELLO,
+            heartbeat_s=0.2,
+            limits=Limits(),
+            configure=configure,
         )
 
-    def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 60.0) -> bool:
+    def until(
+        self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 60.0
+    ) -> bool:
         """Poll both sides until a condition holds; return whether it did."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
@@ -66,7 +79,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     endpoint = free_endpoint()
     public = make_key_pair(tmp_path / "server")
     curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
-    server = ResultsServer(context, endpoint, Welcome("sink", "cd34", 0.2), limits=Limits(), configure=curve.serve)
+    server = ResultsServer(
+        context, endpoint, Welcome("sink", "cd34", 0.2), limits=Limits(), configure=curve.serve
+    )
     yield Lab(tmp_path, context, endpoint, curve, server, public)
     server.close()
     curve.close()
@@ -88,7 +103,9 @@ def test_own_host_needs_no_entry(lab: Lab) -> None:
     dealer.close()
 
 
-def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_key_is_refused_and_both_sides_log_the_remedy(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     unknown = lab.keys("unknown", allowed=False)
     dealer = lab.dealer(client_config(unknown, lab.server_key))
     assert lab.until(dealer, lambda: "cannot connect" in caplog.text)
@@ -109,7 +126,9 @@ def test_key_allowed_at_run_time_connects_without_restart(lab: Lab) -> None:
     dealer.close()
 
 
-def test_unencrypted_client_is_refused_counted_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_unencrypted_client_is_refused_counted_and_logged(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     dealer = lab.dealer(unencrypted)
     assert lab.until(dealer, lambda: lab.server.wire_errors["handshake"])
     assert "refused in the handshake" in caplog.text
@@ -118,10 +137,14 @@ def test_unencrypted_client_is_refused_counted_and_logged(lab: Lab, caplog: pyte
     dealer.close()
 
 
-def test_server_with_an_unexpected_key_is_refused(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_with_an_unexpected_key_is_refused(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
     impostor = make_key_pair(lab.folder / "impostor")
     dealer = lab.dealer(client_config(lab.keys("camera-host", allowed=True), impostor))
-    assert lab.until(dealer, lambda: "cannot connect" in caplog.text and lab.server.wire_errors["handshake"])
+    assert lab.until(
+        dealer, lambda: "cannot connect" in caplog.text and lab.server.wire_errors["handshake"]
+    )
     assert not dealer.connected
     assert "its key is not the one that [security] names here" in caplog.text
     assert "expects another key here" in caplog.text

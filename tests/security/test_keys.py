@@ -43,14 +43,18 @@ def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 @pytest.mark.parametrize("read", [read_key_pair, read_allowed], ids=lambda read: read.__name__)
-def test_key_file_of_another_user_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+def test_key_file_of_another_user_is_refused(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
     path = tmp_path / "key"
     public = make_key_pair(path)
     if read is read_allowed:
         path.write_text(f"{public} lab\n")
     read(path)
     os.chown(path, 12345, 12345)
-    with pytest.raises(ConfigError, match=r"belongs to another user.*this user or root.*user 12345"):
+    with pytest.raises(
+        ConfigError, match=r"belongs to another user.*this user or root.*user 12345"
+    ):
         read(path)
 
 
@@ -93,7 +97,10 @@ def test_allow_key_adds_once_with_every_letter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("begin", ["-", "-l", "--", "-="])
 def test_key_that_looks_like_an_option_is_allowed(begin: str, tmp_path: Path) -> None:
     key = begin.ljust(40, "h")
-    app(["keys", "allow", key, "bench", "--list", str(tmp_path / "allowed_keys")], standalone_mode=False)
+    app(
+        ["keys", "allow", key, "bench", "--list", str(tmp_path / "allowed_keys")],
+        standalone_mode=False,
+    )
     assert read_allowed(tmp_path / "allowed_keys") == {key.encode(): "bench"}
 
 

@@ -11,7 +11,14 @@ from sci_stream.health import server as health
 from sci_stream.nodes.acquire import in_flight
 from sci_stream.nodes.runtime import logs, process
 from sci_stream.nodes.sink import operator_commands
-from sci_stream.transport import client_connection, connections, pubsub, results_server, router, sink_client
+from sci_stream.transport import (
+    client_connection,
+    connections,
+    pubsub,
+    results_server,
+    router,
+    sink_client,
+)
 from sci_stream.transport.http import LimitedConnection, access, server
 from sci_stream.web import app, downloads, preview
 from sci_stream.wire.header import Limits
@@ -23,7 +30,10 @@ CONTROL = f"{router._CONTROL_PER_S:g} a second per node, burst {router._CONTROL_
 JOINS = f"other names {router._JOINS_PER_S:g} a second, burst {router._JOINS_BURST}"
 VISITS = f"{preview._VISITS_PER_S:g} a second per address, burst {preview._VISITS_BURST}"
 HEALTH = f"{health._VISITS_PER_S:g} a second per address, burst {health._VISITS_BURST}"
-PAGE = f"{LimitedConnection.max_connections} connections; {LimitedConnection.request_s:g} s for a complete request"
+PAGE = (
+    f"{LimitedConnection.max_connections} connections; {LimitedConnection.request_s:g} s for a "
+    "complete request"
+)
 SCRAPES = f"{health.HealthConnection.max_connections} connections, the oldest of which makes room"
 SUBJECTS = {
     "security.md": (
@@ -31,21 +41,26 @@ SUBJECTS = {
         CONTROL,
         f"{results_server.MAX_STATUS_BYTES >> 10} KiB; a longer one is refused",
         f"{router._CALIBRATIONS_PER_S:g} a second per node, burst {router._CALIBRATIONS_BURST}",
-        f"at most {router.MAX_PEERS} connected, with {['', 'one', 'two'][router._PLACES]} places kept for each name",
+        f"at most {router.MAX_PEERS} connected, with {['', 'one', 'two'][router._PLACES]} places "
+        "kept for each name",
         JOINS,
         f"{operator_commands.MAX_WAITING} pending",
         f"{connections._MAX_CONNECTIONS}, or a quarter of the process's file descriptors beyond "
-        f"{connections._RESERVED_DESCRIPTORS} if that is less; {connections._MAX_UNKNOWN} that were not accepted yet, "
+        f"{connections._RESERVED_DESCRIPTORS} if that is less; {connections._MAX_UNKNOWN} that "
+        "were not accepted yet, "
         f"each for {connections._PATIENCE_S:g} s",
         f"at most {process._MAX_DESCRIPTORS:,}",
-        f"{VISITS}; {PAGE}; {['', 'one', 'two'][downloads._AT_ONCE]} stills, clips or lists of recordings at once",
-        f"`[preview] max_viewers` ({MAX_VIEWERS.default}; at most {MAX_VIEWERS.metadata[-1].le}); {app._ACKS_PER_S:g} "
+        f"{VISITS}; {PAGE}; {['', 'one', 'two'][downloads._AT_ONCE]} stills, clips or lists of "
+        "recordings at once",
+        f"`[preview] max_viewers` ({MAX_VIEWERS.default}; at most {MAX_VIEWERS.metadata[-1].le}); "
+        f"{app._ACKS_PER_S:g} "
         f"messages and {app._BYTES_PER_S / 1024:g} KiB a second from each; "
         f"{server._UNREAD_MS / 1000:g} s without reading",
         f"{HEALTH}; {SCRAPES}; {health.HealthConnection.request_s:g} s for request and answer",
         f"one in {1 / access._GUESSES_PER_S:g} s per address, burst {access._GUESSES_BURST}",
         f"{pubsub._LONGEST_SUBSCRIPTION >> 10} KiB each",
-        f"burst {logs._LINES_BURST} from one place in the code, then one in {1 / logs._LINES_PER_S:g} s",
+        f"burst {logs._LINES_BURST} from one place in the code, then one in "
+        f"{1 / logs._LINES_PER_S:g} s",
     ),
     "wire.md": (
         f"at most\n{LIMITS.max_frames}; a header at most {LIMITS.max_header_bytes >> 10} KiB",

@@ -31,13 +31,22 @@ def modulated(
     modulator: dict[str, object] | None = None,
     **section: object,
 ) -> ModulatedCamera:
-    """Return a simulated camera behind a simulated modulator; by default with eight random masks."""
+    """Return a simulated camera behind a simulated modulator;
+    by default with eight random masks.
+    """
     bench = f"test-{next(_NUMBERS)}"
     moves = (modulator or {}).get("motion", "none") != "none"
     shown = None if moves else masks() if patterns is None else patterns
     size = SIZE if shown is None else shown.shape[1]
     sizes = {"width_px": size, "height_px": size}
-    of_camera = {"snapshot_rate_hz": 0.0, "truth": True, "bayer": "none", "bench": bench, **sizes, **(camera or {})}
+    of_camera = {
+        "snapshot_rate_hz": 0.0,
+        "truth": True,
+        "bayer": "none",
+        "bench": bench,
+        **sizes,
+        **(camera or {}),
+    }
     of_modulator = {"bench": bench, **sizes, **(modulator or {})}
     wishes = {"driver": "simulated", "pattern_us": 1000.0, "n_frames": 8 if moves else 0, **section}
     return ModulatedCamera(

@@ -21,7 +21,8 @@ PATIENCE_S = 150.0
 
 RIG = '[reconstruct]\ndenoiser = "tv"\niterations = 3\n'
 
-# A denoiser that takes time, and that ends its process for frames that are brighter than 0.9 in the mean.
+# A denoiser that takes time, and that ends its process for frames that are brighter than 0.9 in the
+# mean.
 SLEEPING = """
 import os, time
 
@@ -39,10 +40,15 @@ class Sleeping:
 
 
 def differences(first: Path, second: Path) -> dict[int, float]:
-    """Return the largest difference of the video of each snapshot that both recordings have, 0–1 scale."""
+    """Return the largest difference of the video of each snapshot that both recordings have, 0–1
+    scale.
+    """
     with RecordedSeries(first) as a, RecordedSeries(second) as b:
         common = np.intersect1d(a.video.seqs, b.video.seqs).tolist()
-        return {seq: float(np.abs(a.video_of(seq).astype("f4") - b.video_of(seq)).max()) for seq in common}
+        return {
+            seq: float(np.abs(a.video_of(seq).astype("f4") - b.video_of(seq)).max())
+            for seq in common
+        }
 
 
 def record(path: Path, seed: int, *, deadly: bool = False, rig: str = RIG) -> Path:
@@ -51,7 +57,19 @@ def record(path: Path, seed: int, *, deadly: bool = False, rig: str = RIG) -> Pa
     masks[0, 0, 0] = 1
     calibration = Calibration(masks, full_scale_dn=500.0, bit_depth=12)
     info = SeriesInfo(
-        path.stem, 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "Mono12", 12, B, calibration.hash, rig_toml=rig
+        path.stem,
+        10**9,
+        "rig",
+        Policy.RECORD,
+        "simulated",
+        "1",
+        H,
+        W,
+        "Mono12",
+        12,
+        B,
+        calibration.hash,
+        rig_toml=rig,
     )
     with RecordingWriter(path, info, calibration, video=False) as writer:
         for seq in range(N):
@@ -59,7 +77,9 @@ def record(path: Path, seed: int, *, deadly: bool = False, rig: str = RIG) -> Pa
             counts = 500 * (masks * x).sum(0)
             counts[0, 0] = 4095 if deadly else counts[0, 0]
             name = SnapshotId(path.stem, 0, seq)
-            writer.write_raw(Snapshot(name, counts.astype(np.uint16), calibration.hash, B, 10**9 + seq))
+            writer.write_raw(
+                Snapshot(name, counts.astype(np.uint16), calibration.hash, B, 10**9 + seq)
+            )
             writer.write_outcome(seq, "raw_only")
         writer.close({"acquired": N, "closed": True})
     return path

@@ -1,4 +1,6 @@
-"""`sci_stream.reconstruct` takes arrays as researchers have them, and refuses those that it cannot use."""
+"""`sci_stream.reconstruct` takes arrays as researchers have them, and refuses those that it cannot
+use.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def y(masks: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def solve(y, masks, **options):
-    return sci_stream.reconstruct(y, masks, **{"denoiser": "tv", "iterations": 6, "device": "cpu", **options})
+    return sci_stream.reconstruct(
+        y, masks, **{"denoiser": "tv", "iterations": 6, "device": "cpu", **options}
+    )
 
 
 def test_reconstruct_single_snapshot_returns_video_near_truth(y, masks, x) -> None:
@@ -78,12 +82,15 @@ def test_reconstruct_with_truth_fits_the_scale(y, masks, x, scale) -> None:
     assert result.white == pytest.approx(scale, rel=1e-5)
     as_bytes = solve(y * scale, masks, truth=np.rint(x * 255).astype(np.uint8))
     assert as_bytes.psnr_db == pytest.approx(result.psnr_db, abs=0.05)
-    with pytest.raises(InputError, match=r"expected 0–1 or 0–255.*Divide them by their white level"):
+    with pytest.raises(
+        InputError, match=r"expected 0–1 or 0–255.*Divide them by their white level"
+    ):
         solve(y * scale, masks, truth=np.rint(x * 4095).astype(np.uint16))
 
 
 @pytest.mark.parametrize(
-    ("top", "dtype", "white"), [(1, "u1", 1), (200, "u1", 255), (255, "u2", 255), (1.7, "f4", 1), (200, "f4", 255)]
+    ("top", "dtype", "white"),
+    [(1, "u1", 1), (200, "u1", 255), (255, "u2", 255), (1.7, "f4", 1), (200, "f4", 255)],
 )
 def test_white_of_the_truth_follows_from_its_range(top, dtype, white) -> None:
     assert white_level(np.array([0, top], dtype)) == white
@@ -101,7 +108,9 @@ def test_reconstruct_series_starts_warm_and_counts_progress(masks, make_video) -
     x = make_video(3 * B, H, W).reshape(3, B, H, W)
     y = np.einsum("bhw,nbhw->nhw", masks, x)
     seen: list[tuple[int, int]] = []
-    result = solve(y, masks, truth=x.reshape(-1, H, W), progress=lambda done, total: seen.append((done, total)))
+    result = solve(
+        y, masks, truth=x.reshape(-1, H, W), progress=lambda done, total: seen.append((done, total))
+    )
     assert result.video.shape == (3, B, H, W)
     assert seen == [(i, 18) for i in range(1, 19)]
     assert [report.start_reason for report in result.reports[:1]] == ["first"]
@@ -119,7 +128,9 @@ def test_reconstruct_stream_equals_series_and_reads_on_demand(masks, make_video)
             read.append(seq)
             yield snapshot
 
-    stream = sci_stream.reconstruct_stream(camera(), masks, denoiser="tv", iterations=6, device="cpu", white=1.0)
+    stream = sci_stream.reconstruct_stream(
+        camera(), masks, denoiser="tv", iterations=6, device="cpu", white=1.0
+    )
     first = next(stream)
     assert read == [0]
     videos = np.stack([first.video, *(result.video for result in stream)])
@@ -127,7 +138,9 @@ def test_reconstruct_stream_equals_series_and_reads_on_demand(masks, make_video)
 
 
 def test_reconstruct_with_calibration_uses_dark_frame_and_scale(y, masks, x) -> None:
-    calibration = Calibration(masks.astype(np.float32), np.full((), 64, np.float32), full_scale_dn=500.0)
+    calibration = Calibration(
+        masks.astype(np.float32), np.full((), 64, np.float32), full_scale_dn=500.0
+    )
     result = solve((64 + 500 * y).round().astype(np.uint16), calibration, truth=x)
     assert result.white == 500.0
     np.testing.assert_allclose(result.video, solve(y, masks, truth=x).video, atol=0.02)
@@ -138,7 +151,9 @@ def test_reconstruct_with_calibration_uses_dark_frame_and_scale(y, masks, x) -> 
 def test_reconstruct_bayer_mosaic_keeps_colours_apart(masks, x) -> None:
     colours = np.ones((H, W))
     colours[::2, ::2] = 0.3  # little red light
-    result = solve((masks * x * colours).sum(0), masks, bayer="RGGB", truth=x * colours, iterations=12)
+    result = solve(
+        (masks * x * colours).sum(0), masks, bayer="RGGB", truth=x * colours, iterations=12
+    )
     assert result.psnr_db > 22
     assert result.video[:, ::2, ::2].mean() < 0.5 * result.video[:, 1::2, ::2].mean()
     assert solve((masks * x).sum(0), masks, bayer=BayerPhase.RGGB).video.shape == (B, H, W)
@@ -179,8 +194,12 @@ def test_reconstruct_accepts_network_blind_function_and_numpy(y, masks) -> None:
 
     assert np.isfinite(solve(y, masks, denoiser=Network()).video).all()
     assert np.isfinite(solve(y, masks, denoiser=torch.nn.AvgPool2d(3, 1, 1)).video).all()
-    same = solve(y, masks, denoiser=lambda images: images).video  # returns its input: the solver takes a copy
-    np.testing.assert_allclose(solve(y, masks, denoiser=lambda images, _sigma: images.numpy() + 0).video, same)
+    same = solve(
+        y, masks, denoiser=lambda images: images
+    ).video  # returns its input: the solver takes a copy
+    np.testing.assert_allclose(
+        solve(y, masks, denoiser=lambda images, _sigma: images.numpy() + 0).video, same
+    )
 
 
 def nan(images, sigma):
@@ -190,10 +209,19 @@ def nan(images, sigma):
 @pytest.mark.parametrize(
     ("denoiser", "message"),
     [
-        (lambda images: images[:, 1:], r"returned another shape; expected \(\d, 32, 40\); got \(\d, 31, 40\)"),
+        (
+            lambda images: images[:, 1:],
+            r"returned another shape; expected \(\d, 32, 40\); got \(\d, 31, 40\)",
+        ),
         (nan, r"'nan' returned NaN or infinity; .*1280 such values of 1280 at sigma"),
-        (lambda _: None, "did not return images; expected a torch tensor or a NumPy array; got NoneType"),
-        (lambda: None, r"cannot be called; expected a callable that accepts \(images, sigma\) or \(images\)"),
+        (
+            lambda _: None,
+            "did not return images; expected a torch tensor or a NumPy array; got NoneType",
+        ),
+        (
+            lambda: None,
+            r"cannot be called; expected a callable that accepts \(images, sigma\) or \(images\)",
+        ),
         (3, "The denoiser is invalid; expected a name"),
     ],
 )
@@ -258,8 +286,14 @@ def test_reconstruct_leaves_out_invalid_pixels(y, masks, change, name) -> None:
 def test_stream_leaves_out_invalid_pixels(y, masks, bad: int, value: float) -> None:
     snapshots = [y, y, y]
     snapshots[bad] = poked(y, value)
-    with pytest.warns(sci_stream.DataWarning, match="1 pixels of y are NaN or infinite: left out") as warned:
-        results = list(sci_stream.reconstruct_stream(snapshots, masks, denoiser="tv", iterations=6, device="cpu"))
+    with pytest.warns(
+        sci_stream.DataWarning, match="1 pixels of y are NaN or infinite: left out"
+    ) as warned:
+        results = list(
+            sci_stream.reconstruct_stream(
+                snapshots, masks, denoiser="tv", iterations=6, device="cpu"
+            )
+        )
     assert len(warned) == 1
     assert all(np.abs(one.video - solve(y, masks).video).mean() < 0.01 for one in results)
 
@@ -271,7 +305,10 @@ def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"truth": np.zeros((B + 1, H, W))}, r"truth does not fit.*expected 1 × 4 frames of 32×40.*\(5, 32, 40\)"),
+        (
+            {"truth": np.zeros((B + 1, H, W))},
+            r"truth does not fit.*expected 1 × 4 frames of 32×40.*\(5, 32, 40\)",
+        ),
         ({"truth": np.zeros((H, W, B))}, "The truth does not fit"),
         ({"iterations": 0}, "iterations is invalid"),
         ({"iterations": 2.5}, "iterations is invalid"),
@@ -280,7 +317,10 @@ def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
         ({"bayer": "RGBG"}, "Unknown Bayer phase"),
         ({"sigmas": (0.01, 0.1)}, "noise levels of the solver"),
         ({"denoiser": "median"}, r"Unknown denoiser.*'median'"),
-        ({"denoiser": lambda x: x, "weights": "a.pth"}, "weights apply to a denoiser that is given by name"),
+        (
+            {"denoiser": lambda x: x, "weights": "a.pth"},
+            "weights apply to a denoiser that is given by name",
+        ),
         ({"device": "tpu"}, "Unknown compute device"),
     ],
 )
@@ -290,7 +330,9 @@ def test_reconstruct_refuses_bad_options(y, masks, options, message) -> None:
 
 
 def test_stream_refuses_the_bad_snapshot_when_it_arrives(y, masks) -> None:
-    stream = sci_stream.reconstruct_stream([y, y[1:]], masks, denoiser="tv", iterations=4, device="cpu")
+    stream = sci_stream.reconstruct_stream(
+        [y, y[1:]], masks, denoiser="tv", iterations=4, device="cpu"
+    )
     next(stream)
     with pytest.raises(InputError, match="differ in size"):
         next(stream)
@@ -330,9 +372,15 @@ def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
     shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
     with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
         result = solve(y, shuffled, white=1.0)
-    assert {report.start_reason for report in result.reports} == {"mismatch"}, "those before it was seen, too"
+    assert {report.start_reason for report in result.reports} == {"mismatch"}, (
+        "those before it was seen, too"
+    )
     with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        stream = list(sci_stream.reconstruct_stream(y, shuffled, denoiser="tv", iterations=4, device="cpu", white=1.0))
+        stream = list(
+            sci_stream.reconstruct_stream(
+                y, shuffled, denoiser="tv", iterations=4, device="cpu", white=1.0
+            )
+        )
     assert stream[-1].report.start_reason == "mismatch"
 
 
@@ -357,7 +405,8 @@ def test_reconstruct_works_in_a_process_forked_after_a_solve() -> None:
         "masks = (np.random.default_rng(0).random((4, 64, 64)) < .5).astype('f4')\n"
         "def solve(seed):\n"
         "    y = (masks * np.random.default_rng(seed).random((4, 64, 64))).sum(0).astype('f4')\n"
-        "    return sci_stream.reconstruct(y, masks, denoiser='tv', iterations=2, check_masks=False).video.mean()\n"
+        "    return sci_stream.reconstruct(y, masks, denoiser='tv', iterations=2, "
+        "check_masks=False).video.mean()\n"
         "first = solve(1)\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
         "    assert abs(pool.map(solve, [1, 2])[0] - first) < 1e-4\n"
@@ -378,7 +427,9 @@ def test_dwelling_stage_is_corrected_from_one_snapshot() -> None:
     assert np.abs(brightness(as_it_is.video) / true * true.mean() - 1).max() > 0.3
     assert np.abs(brightness(corrected.video) / true * true.mean() - 1).max() < 0.1
     assert corrected.video.shape == phi.shape
-    np.testing.assert_allclose(corrected.frame_times[:, 1], gains[:, 0, 0] / gains.sum(), atol=0.015)
+    np.testing.assert_allclose(
+        corrected.frame_times[:, 1], gains[:, 0, 0] / gains.sum(), atol=0.015
+    )
     (streamed,) = sci_stream.reconstruct_stream([y], phi, denoiser="tv", iterations=6, device="cpu")
     np.testing.assert_array_equal(streamed.video, corrected.video)
     np.testing.assert_allclose(as_it_is.frame_times[:, 1], 1 / 8)

@@ -126,7 +126,13 @@ def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path)
     for calibration in (true, loaded):
         engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
         snapshot = Snapshot(
-            SnapshotId("s", 0, 0), frame.counts, calibration.hash, 8, 0, bayer=calibration.bayer, truth=frame.truth
+            SnapshotId("s", 0, 0),
+            frame.counts,
+            calibration.hash,
+            8,
+            0,
+            bayer=calibration.bayer,
+            truth=frame.truth,
         )
         psnr_db.append(engine.reconstruct(snapshot)[1].psnr_db or 0.0)
     assert psnr_db[0] - psnr_db[1] < 0.3
@@ -136,7 +142,9 @@ def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "section", [{}, {"dark_us": 1000.0}, {"master": "camera", "delay_us": 4000.0}], ids=["no gaps", "dark", "delay"]
+    "section",
+    [{}, {"dark_us": 1000.0}, {"master": "camera", "delay_us": 4000.0}],
+    ids=["no gaps", "dark", "delay"],
 )
 def test_white_level_is_that_of_masks_in_operation(section: dict[str, object]) -> None:
     both = modulated(camera={"calibration_light": 0.3}, **section)
@@ -161,12 +169,16 @@ def test_measurements_round_trip(tmp_path: Path) -> None:
     loaded = load_measured(tmp_path / "c.h5")
     assert loaded is not None
     for field in dataclasses.fields(Measured):
-        assert np.array_equal(getattr(loaded, field.name), getattr(measured, field.name)), field.name
+        assert np.array_equal(getattr(loaded, field.name), getattr(measured, field.name)), (
+            field.name
+        )
     save_calibration(tmp_path / "bare.h5", calibration)
     assert load_measured(tmp_path / "bare.h5") is None
 
 
-def test_settings_that_break_the_measurement_are_named_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_break_the_measurement_are_named_and_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     both = modulated()
     open_camera = both.camera.open
     distorted = ("Gamma is 0.8: counts are not right; add …",)
@@ -179,7 +191,10 @@ def test_settings_that_break_the_measurement_are_named_and_kept(caplog: pytest.L
 def test_operator_is_asked_without_a_modulator() -> None:
     operated = Operated()
     calibration, measured = calibrate(
-        operated, dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True), operated.set_up, silent
+        operated,
+        dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True),
+        operated.set_up,
+        silent,
     )
     assert [words.split()[0] for words in operated.asked] == ["No", "White:", *["Pattern"] * 4]
     assert measured.mask_order == (3, 2, 1, 0)
@@ -214,7 +229,10 @@ def test_saturated_white_field_is_reported_first() -> None:
     steps: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
         calibrate(
-            modulated(camera={"calibration_light": 2.0}), PLAN, no_operator, lambda words, *_: steps.append(words)
+            modulated(camera={"calibration_light": 2.0}),
+            PLAN,
+            no_operator,
+            lambda words, *_: steps.append(words),
         )
     assert not any(words.startswith("Pattern") for words in steps)
 
@@ -242,8 +260,12 @@ def test_trigger_of_the_plan_is_restored_after_held_patterns() -> None:
 
 @pytest.mark.parametrize("motion", ["sawtooth", "sine"])
 def test_moving_mask_is_measured_by_phase_without_help(motion: str) -> None:
-    both = modulated(modulator={"motion": motion}, camera={"white_field": True, "calibration_light": 1.0})
-    calibration, _ = calibrate(both, dataclasses.replace(PLAN, unattended=True, settle=0), no_operator, silent)
+    both = modulated(
+        modulator={"motion": motion}, camera={"white_field": True, "calibration_light": 1.0}
+    )
+    calibration, _ = calibrate(
+        both, dataclasses.replace(PLAN, unattended=True, settle=0), no_operator, silent
+    )
     true = modulated(modulator={"motion": motion}, camera={"noise": False})
     true.open()
     own = true.calibration()
@@ -273,12 +295,16 @@ def test_interrupted_calibration_resumes_with_the_next_pattern(tmp_path: Path) -
         "White", *(f"Pattern {b}" for b in range(3, 8))
     }  # fmt: skip
     assert not plan.progress_file.exists()
-    at_once, _ = calibrate(modulated(), dataclasses.replace(plan, progress_file=None), no_operator, silent)
+    at_once, _ = calibrate(
+        modulated(), dataclasses.replace(plan, progress_file=None), no_operator, silent
+    )
     np.testing.assert_allclose(whole.phi, at_once.phi, atol=0.05)
 
 
 @pytest.mark.parametrize("changed", [{"size": 32}, {"exposure": 0.5}], ids=str)
-def test_dark_frame_of_other_settings_is_not_reused(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_dark_frame_of_other_settings_is_not_reused(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
     plan = dataclasses.replace(PLAN, n_frames=4, frames=2, progress_file=tmp_path / "c.h5.part")
 
     def interrupt(words: str, done: int, total: int) -> None:
@@ -293,9 +319,15 @@ def test_dark_frame_of_other_settings_is_not_reused(changed: dict[str, Any], tmp
     assert asked == [["No", "White:"], ["No", "White:"], ["White:"]]
 
 
-@pytest.mark.parametrize(("light", "taken"), [(1.0, [0, *range(3, 8)]), (0.9, range(8))], ids=["same", "dimmed"])
-def test_moving_mask_resumes_in_the_same_light_only(light: float, taken: Sequence[int], tmp_path: Path) -> None:
-    plan = dataclasses.replace(PLAN, unattended=True, frames=4, progress_file=tmp_path / "c.h5.part")
+@pytest.mark.parametrize(
+    ("light", "taken"), [(1.0, [0, *range(3, 8)]), (0.9, range(8))], ids=["same", "dimmed"]
+)
+def test_moving_mask_resumes_in_the_same_light_only(
+    light: float, taken: Sequence[int], tmp_path: Path
+) -> None:
+    plan = dataclasses.replace(
+        PLAN, unattended=True, frames=4, progress_file=tmp_path / "c.h5.part"
+    )
     began: list[str] = []
 
     def interrupt(words: str, done: int, total: int) -> None:
@@ -304,12 +336,16 @@ def test_moving_mask_resumes_in_the_same_light_only(light: float, taken: Sequenc
             raise KeyboardInterrupt
 
     def stage(light: float) -> ModulatedCamera:
-        return modulated(modulator={"motion": "sine"}, camera={"white_field": True, "calibration_light": light})
+        return modulated(
+            modulator={"motion": "sine"}, camera={"white_field": True, "calibration_light": light}
+        )
 
     with pytest.raises(KeyboardInterrupt):
         calibrate(stage(1.0), plan, no_operator, interrupt)
     began.clear()
-    calibrate(stage(light), plan, no_operator, lambda words, done, _: began.extend([words] * (done == 0)))
+    calibrate(
+        stage(light), plan, no_operator, lambda words, done, _: began.extend([words] * (done == 0))
+    )
     assert [int(words.split()[1]) for words in began if "of 0 to 7" in words] == list(taken)
 
 

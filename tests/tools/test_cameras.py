@@ -10,14 +10,20 @@ from sci_stream.tools.cameras import FoundDriver, choose
 
 
 def found(driver: str, *cameras: tuple[str, str]) -> FoundDriver:
-    listed = tuple(FoundCamera(id, "Maker", "M-1", serial, "", "ready", {}) for id, serial in cameras)
+    listed = tuple(
+        FoundCamera(id, "Maker", "M-1", serial, "", "ready", {}) for id, serial in cameras
+    )
     interface = FoundInterface("eth0", "eth0", "GEV", listed)
-    return FoundDriver(driver, [FoundProducer("producer.cti", "producer", "Maker", "1.0", (interface,))])
+    return FoundDriver(
+        driver, [FoundProducer("producer.cti", "producer", "Maker", "1.0", (interface,))]
+    )
 
 
 def test_camera_that_two_drivers_see_asks_for_the_driver() -> None:
     seen = [found("aravis", ("Maker-1", "1")), found("harvesters", ("Maker-1", "1"))]
-    with pytest.raises(ConfigError, match=r"(?s)2 cameras match '1'.*--driver aravis or harvesters"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)2 cameras match '1'.*--driver aravis or harvesters"
+    ):
         choose("1", seen)
     assert choose("1", seen[:1])[0] == "aravis"
 
@@ -33,7 +39,12 @@ def test_unknown_camera_lists_those_there_are() -> None:
 
 
 def test_unknown_camera_names_drivers_without_a_search() -> None:
-    failed = FoundDriver("pylon", [FoundProducer("", "pylon", "", "", (), "pypylon is not installed.")])
-    expected = r"(?s)driver pylon: pypylon is not.*driver mine cannot look for.*config init --driver mine RIG"
+    failed = FoundDriver(
+        "pylon", [FoundProducer("", "pylon", "", "", (), "pypylon is not installed.")]
+    )
+    expected = (
+        r"(?s)driver pylon: pypylon is not.*driver mine cannot look for.*config init "
+        r"--driver mine RIG"
+    )
     with pytest.raises(CameraError, match=expected):
         choose("9", [failed, FoundDriver("mine", ())])

@@ -29,9 +29,13 @@ LONG_FIRST = MaskCorrection(masks=(MaskError(gain=1.0), MaskError(), MaskError()
 
 @pytest.fixture
 def recorded(tmp_path: Path, series) -> Path:
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, error=True) as writer:
+    with RecordingWriter(
+        tmp_path / "run.h5", series.info, series.calibration, error=True
+    ) as writer:
         for seq in SEQS:
-            writer.write_reconstruction(series.reconstruction(seq, counts=None if seq == 1 else series.counts(seq)))
+            writer.write_reconstruction(
+                series.reconstruction(seq, counts=None if seq == 1 else series.counts(seq))
+            )
         writer.close({"acquired": 4, "closed": True})
     return tmp_path / "run.h5"
 
@@ -43,13 +47,17 @@ def films(path: Path, form: str = "rgb24") -> list[np.ndarray]:
 
 
 def pictures(series) -> np.ndarray:
-    return np.concatenate([render(series.video(seq), series.info.bayer, ToneSettings()) for seq in SEQS])
+    return np.concatenate(
+        [render(series.video(seq), series.info.bayer, ToneSettings()) for seq in SEQS]
+    )
 
 
 def colours(series) -> np.ndarray:
     """Return the frames, (n, H, W, 3), in the precision of the recording."""
     videos = [series.video(seq) for seq in SEQS]
-    return np.concatenate([demosaic_values(video, series.info.bayer).astype(video.dtype) for video in videos])
+    return np.concatenate(
+        [demosaic_values(video, series.info.bayer).astype(video.dtype) for video in videos]
+    )
 
 
 def test_lossless_video_equals_the_live_page(recorded: Path, series) -> None:
@@ -82,7 +90,9 @@ def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
         assert file.is_ome
         assert file.series[0].axes == "TYXS"
         assert np.array_equal(file.asarray(), colours(series).astype(np.float32))
-        assert 'TimeIncrement="0.000333333333"' in file.ome_metadata  # three frames in an exposure of 1 ms
+        assert (
+            'TimeIncrement="0.000333333333"' in file.ome_metadata
+        )  # three frames in an exposure of 1 ms
         assert series.info.calibration_hash in file.ome_metadata
 
 
@@ -93,11 +103,19 @@ def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, ser
     with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
         for seq in SEQS:
             times = StageTimes(acquired_ns=started_ns + seq * period_ns)
-            made = series.reconstruction(seq, times=times, chunks={"ExposureTime": 24_000.0} if seq == 0 else {})
-            report = dataclasses.replace(made.report, masks_at=LONG_FIRST.to_text if seq == SEQS[-1] else "")
+            made = series.reconstruction(
+                seq, times=times, chunks={"ExposureTime": 24_000.0} if seq == 0 else {}
+            )
+            report = dataclasses.replace(
+                made.report, masks_at=LONG_FIRST.to_text if seq == SEQS[-1] else ""
+            )
             writer.write_reconstruction(dataclasses.replace(made, report=report))
         writer.close({"acquired": 4, "closed": True})
-    expected = [0.0, 0.008, 0.016]  # as the camera says; else by the exposure of the calibration, 1 ms
+    expected = [
+        0.0,
+        0.008,
+        0.016,
+    ]  # as the camera says; else by the exposure of the calibration, 1 ms
     expected += [0.033, 0.033 + 0.001 / 3, 0.033 + 0.002 / 3, 0.099, 0.0995, 0.09975]
     export(tmp_path / "run.h5", tmp_path / "run.ome.tif", ExportOptions())
     with tifffile.TiffFile(tmp_path / "run.ome.tif") as file:
@@ -110,7 +128,10 @@ def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, ser
     export(tmp_path / "run.h5", tmp_path / "run.zarr", ExportOptions())
     notes = zarr.open_group(tmp_path / "run.zarr", mode="r").attrs["sci_stream"]
     assert notes["times_s"] == pytest.approx(expected, abs=1e-7)
-    assert (notes["missing_seqs"], notes["acquisition_date"]) == ("2", "2026-01-02T03:04:05.000000Z")
+    assert (notes["missing_seqs"], notes["acquisition_date"]) == (
+        "2",
+        "2026-01-02T03:04:05.000000Z",
+    )
 
 
 def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
@@ -120,7 +141,12 @@ def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     assert np.array_equal(group["0"][:], np.moveaxis(colours(series), -1, 1))
     (multiscale,) = group.attrs["ome"]["multiscales"]
     assert [axis["name"] for axis in multiscale["axes"]] == ["t", "c", "y", "x"]
-    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.000333333333, 1.0, 1.0, 1.0]
+    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [
+        0.000333333333,
+        1.0,
+        1.0,
+        1.0,
+    ]
     assert group.attrs["sci_stream"]["bayer"] == "GBRG, demosaiced"
 
 
@@ -157,7 +183,11 @@ def test_size_of_a_pixel_is_exported(tmp_path: Path, series) -> None:
     assert 'PhysicalSizeX="5.5" PhysicalSizeXUnit="µm" PhysicalSizeY="5.5"' in text
     export(tmp_path / "run.h5", tmp_path / "run.zarr", ExportOptions(pictures=True))
     (multiscale,) = zarr.open_group(tmp_path / "run.zarr", mode="r").attrs["ome"]["multiscales"]
-    assert [axis.get("unit") for axis in multiscale["axes"][1:]] == [None, "micrometer", "micrometer"]
+    assert [axis.get("unit") for axis in multiscale["axes"][1:]] == [
+        None,
+        "micrometer",
+        "micrometer",
+    ]
     assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"][1:] == [1.0, 5.5, 5.5]
 
 
@@ -174,7 +204,11 @@ def test_exports_are_valid_to_other_tools(recorded: Path) -> None:
     times = [plane.delta_t for plane in image.pixels.planes]
     assert len(times) == 9
     for pictured in (False, True):
-        export(recorded, recorded.with_name("stack.zarr"), ExportOptions(pictures=pictured, replace=True))
+        export(
+            recorded,
+            recorded.with_name("stack.zarr"),
+            ExportOptions(pictures=pictured, replace=True),
+        )
         group = ome_zarr.open_ome_zarr(zarr.open_group(recorded.with_name("stack.zarr"), mode="r"))
         assert type(group).__module__.startswith("ome_zarr_models.v05")
 
@@ -185,7 +219,9 @@ def test_tiff_and_zarr_contain_images_on_request(recorded: Path, series, name: s
     if name.endswith("tif"):
         got = pytest.importorskip("tifffile").imread(done.path)
     else:
-        got = np.moveaxis(pytest.importorskip("zarr").open_group(done.path, mode="r")["0"][:], 1, -1)
+        got = np.moveaxis(
+            pytest.importorskip("zarr").open_group(done.path, mode="r")["0"][:], 1, -1
+        )
     assert np.array_equal(got, pictures(series))
 
 
@@ -212,7 +248,9 @@ def test_estimated_error_is_exported_in_colour(recorded: Path) -> None:
 def test_range_is_inclusive_and_progress_is_reported(recorded: Path) -> None:
     calls: list[tuple[int, int]] = []
     options = ExportOptions(form="png", first=1, last=3)
-    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: calls.append((i, n)))
+    done = export(
+        recorded, recorded.with_name("folder"), options, lambda i, n: calls.append((i, n))
+    )
     assert done.frames == 6
     assert calls == [(1, 2), (2, 2)]
 
@@ -233,7 +271,11 @@ def test_existing_output_is_replaced_only_on_request(recorded: Path) -> None:
 def test_export_never_replaces_its_source(recorded: Path) -> None:
     second = recorded.with_name("run_001.h5")
     shutil.copy(recorded, second)
-    for out, why in ((recorded, "a source"), (second, "a source"), (recorded.parent, "is a folder")):
+    for out, why in (
+        (recorded, "a source"),
+        (second, "a source"),
+        (recorded.parent, "is a folder"),
+    ):
         for form in ("gif", "png", "hdf5"):
             with pytest.raises(StorageError, match=why):
                 export(second, out, ExportOptions(form=form, replace=True))
@@ -255,16 +297,24 @@ def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.Mo
     assert out.read_text() == "precious"
 
 
-def test_full_disk_ends_an_export_with_an_error(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_ends_an_export_with_an_error(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes: list[int] = []
 
     def measure(_done: int, _total: int) -> None:
         sizes.extend(path.stat().st_size for path in recorded.parent.glob(".video.npy*"))
 
     done = export(recorded, recorded.with_name("video.npy"), ExportOptions(), measure)
-    assert sizes[0] < done.path.stat().st_size, "a memory map of a file with holes ends the process on a full disk"
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))  # HDF5 would end it, too
-    with pytest.raises(StorageError, match=r"video\.h5 cannot be written; got 0.0 MiB free on its disk"):
+    assert sizes[0] < done.path.stat().st_size, (
+        "a memory map of a file with holes ends the process on a full disk"
+    )
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=0)
+    )  # HDF5 would end it, too
+    with pytest.raises(
+        StorageError, match=r"video\.h5 cannot be written; got 0.0 MiB free on its disk"
+    ):
         export(recorded, recorded.with_name("video.h5"), ExportOptions())
     assert sorted(path.name for path in recorded.parent.iterdir()) == ["run.h5", "video.npy"]
 

@@ -37,11 +37,18 @@ def test_table_lists_ids_times_and_chunk_data(tmp_path: Path) -> None:
         CameraFrame(counts, None, None, 2000),
     ]
     write_frames(tmp_path / "out", frames)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["000000.tiff", "000001.tiff", "frames.csv"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "000000.tiff",
+        "000001.tiff",
+        "frames.csv",
+    ]
     with (tmp_path / "out" / "frames.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["frame_id"] for row in rows] == ["7", ""]
     assert rows[0]["ExposureTime"] == "1.5"
     assert [row["host_time_ns"] for row in rows] == ["1000", "2000"]
     write_frames(tmp_path / "out", frames[:1], replace=True)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["000000.tiff", "frames.csv"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "000000.tiff",
+        "frames.csv",
+    ]

@@ -64,7 +64,12 @@ def test_too_many_frames_are_refused_before_the_first() -> None:
 def test_progress_is_reported_for_each_frame() -> None:
     result: list[int] = []
     sizes: list[int] = []
-    grab(simulated(), SHOTS, progress=result.append, opened=lambda found: sizes.append(found.width_px))
+    grab(
+        simulated(),
+        SHOTS,
+        progress=result.append,
+        opened=lambda found: sizes.append(found.width_px),
+    )
     assert result == list(range(1, SHOTS + 1))
     assert sizes == [32]
     assert np.all(np.diff(result) == 1)

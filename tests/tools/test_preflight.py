@@ -21,18 +21,25 @@ from sci_stream.tools.preflight import Finding, _Checks, check_rig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CAMERA = '[camera.options]\nscene = "fast"\nmask = "random"\nbayer = "none"\nwidth_px = 128\nheight_px = 128\n'
+CAMERA = (
+    '[camera.options]\nscene = "fast"\nmask = "random"\nbayer = "none"\nwidth_px = '
+    "128\nheight_px = 128\n"
+)
 SOLVER = '[reconstruct]\ndenoiser = "tv"\niterations = 2\nmin_iterations = 1\ndevices = ["cpu"]\n'
 
 
 def masks_finding(folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]) -> Finding:
-    """Check a rig whose calibration holds the camera's masks, changed by an index; do not measure its speed."""
+    """Check a rig whose calibration holds the camera's masks, changed by an index; do not measure
+    its speed.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sci_stream.tools.preflight._Checks._check_speed", lambda _: "not measured")
         return findings_of(folder, options, order)["masks"]
 
 
-def findings_of(folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]) -> dict[str, Finding]:
+def findings_of(
+    folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]
+) -> dict[str, Finding]:
     """Return all findings of that check, by component."""
     path = folder / "rig.toml"
     path.write_text(CAMERA + options)
@@ -52,7 +59,11 @@ def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, "snapshot_rate_hz = 0.5\n")
     assert findings["masks"].exit_status == 0
     plain = findings["masks"].to_json()
-    assert (plain["check"], plain["state"], plain["text"]) == ("masks", "ok", findings["masks"].text)
+    assert (plain["check"], plain["state"], plain["text"]) == (
+        "masks",
+        "ok",
+        findings["masks"].text,
+    )
     assert findings["masks"].text.startswith("match 0.9")
     assert findings["speed"].text.endswith("the camera's 0.5/s: it keeps up")
     assert not findings["speed"].warning
@@ -60,16 +71,22 @@ def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
     assert findings["recording"].text.endswith("h of 0.147 MB/s if all is reconstructed")
 
 
-def test_check_slow_machine_warns_how_much_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_slow_machine_warns_how_much_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.5)
-    monkeypatch.setattr("sci_stream.recon.engine.Engine.fault", "operations are not fused: no compiler")
+    monkeypatch.setattr(
+        "sci_stream.recon.engine.Engine.fault", "operations are not fused: no compiler"
+    )
     speed = findings_of(tmp_path, "snapshot_rate_hz = 100000.0\n")["speed"]
     assert speed.warning
     assert "(operations are not fused: no compiler)" in speed.text
     assert "% of the snapshots are dropped" in speed.text
 
 
-def test_check_coarse_masks_take_the_iterations_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_coarse_masks_take_the_iterations_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Calibration, "fineness", 0.5)
     monkeypatch.setitem(globals(), "SOLVER", '[reconstruct]\ndenoiser = "tv"\ndevices = ["cpu"]\n')
     count = 2 * DENOISERS["tv"].defaults.iterations
@@ -90,7 +107,9 @@ def test_check_shuffled_masks_are_refused_with_a_better_order(tmp_path: Path) ->
     assert "A better order, or its reverse: (" in finding.text
 
 
-def test_check_camera_without_frames_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_camera_without_frames_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.3)
     finding = masks_finding(tmp_path, 'trigger = "software"\n')
     assert (finding.exit_status, finding.warning) == (0, True)
@@ -103,7 +122,8 @@ def test_check_key_of_a_node_here_is_that_of_this_machine(tmp_path: Path, own: b
     sink_key = public if own else other
     path = tmp_path / "rig.toml"
     path.write_text(
-        f'[security]\nencryption = "on"\nkey = "key"\nacquire_key = "{public}"\nsink_key = "{sink_key}"\n'
+        f'[security]\nencryption = "on"\nkey = "key"\nacquire_key = "{public}"\nsink_key = '
+        f'"{sink_key}"\n'
         '[calibration]\nfile = "missing.h5"\n[preview]\nenabled = false\n'
     )
     finding = next(finding for finding in check_rig(path) if finding.what == "encryption")
@@ -111,7 +131,9 @@ def test_check_key_of_a_node_here_is_that_of_this_machine(tmp_path: Path, own: b
     assert own or "sink_key is not the key of this machine" in finding.text
 
 
-def test_check_refuses_more_numbers_than_a_message_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_more_numbers_than_a_message_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = SimpleNamespace(units=dict.fromkeys(map(str, range(25)), ""))
     monkeypatch.setattr("sci_stream.tools.preflight.Analyses", lambda _names: figures)
     path = tmp_path / "rig.toml"
@@ -120,8 +142,12 @@ def test_check_refuses_more_numbers_than_a_message_has(tmp_path: Path, monkeypat
         _Checks(load_rig(path))._check_denoiser()
     del figures.units["24"]
     assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
-    monkeypatch.setattr("sci_stream.tools.preflight.Analyses", Mock(side_effect=ConfigError("not installed")))
+    monkeypatch.setattr(
+        "sci_stream.tools.preflight.Analyses", Mock(side_effect=ConfigError("not installed"))
+    )
     with pytest.raises(ConfigError, match="not installed"):
         _Checks(load_rig(path))._check_denoiser()
-    monkeypatch.setattr("sci_stream.config.Rig.spans_machines", True)  # they may be installed on the others only
+    monkeypatch.setattr(
+        "sci_stream.config.Rig.spans_machines", True
+    )  # they may be installed on the others only
     assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()

@@ -17,8 +17,23 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import CalibrationError, ConfigError, FileFormatError, InputError, StorageError, WeightsError
-from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
+from sci_stream.errors import (
+    CalibrationError,
+    ConfigError,
+    FileFormatError,
+    InputError,
+    StorageError,
+    WeightsError,
+)
+from sci_stream.model import (
+    BayerPhase,
+    Policy,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+    StageTimes,
+)
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
@@ -53,7 +68,11 @@ def calibration() -> Calibration:
     rng = np.random.default_rng(3)
     phi = np.clip((rng.random((B, H, W)) < 0.5) + 0.05 * rng.random((B, H, W)), 0, 1)
     return Calibration(
-        phi.astype(np.float32), dark=64.0, full_scale_dn=900.0, saturation_dn=4095, bayer=BayerPhase.RGGB
+        phi.astype(np.float32),
+        dark=64.0,
+        full_scale_dn=900.0,
+        saturation_dn=4095,
+        bayer=BayerPhase.RGGB,
     )
 
 
@@ -68,7 +87,8 @@ class Live:
     changed: tuple[int, ReconstructSection] | None = None
     """From this seq on it is solved otherwise, as if an operator had set it."""
     moves: Mapping[int, Displacement] = dataclasses.field(default_factory=dict)
-    """From these seqs on the masks are taken to be there, as if ``correct_shift`` had moved them."""
+    """From these seqs on the masks are taken to be there, as if ``correct_shift`` had moved
+    them."""
 
     stored: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -76,12 +96,15 @@ class Live:
         c = self.calibration
         noise = np.random.default_rng(seq).normal(0, 3, (H, W))
         counts = np.clip(c.dark + c.full_scale_dn * (c.phi * scene(seq)).sum(0) + noise, 0, 4095)
-        return Snapshot(SnapshotId("run", 0, seq), counts.astype(np.uint16), c.hash, B, 10**9 + seq * 20_000_000)
+        return Snapshot(
+            SnapshotId("run", 0, seq), counts.astype(np.uint16), c.hash, B, 10**9 + seq * 20_000_000
+        )
 
     def record(self, path: Path) -> Path:
         c = self.calibration
         info = SeriesInfo(
-            "run", 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "BayerRG12", 12, B, c.hash, bayer=c.bayer,
+            "run", 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "BayerRG12", 12, B, c.hash,
+            bayer=c.bayer,
             rig_toml=self.rig_toml,
         )  # fmt: skip
         with RecordingWriter(path, info, c, **self.stored) as writer:
@@ -105,7 +128,16 @@ class Live:
                 report = dataclasses.replace(report, solver=name)
                 times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())
                 writer.write_reconstruction(
-                    Reconstruction(snapshot.id, video, c.hash, report, times, "reconstruct-0", "cpu", bayer=c.bayer)
+                    Reconstruction(
+                        snapshot.id,
+                        video,
+                        c.hash,
+                        report,
+                        times,
+                        "reconstruct-0",
+                        "cpu",
+                        bayer=c.bayer,
+                    )
                 )
             writer.write_raw(self.snapshot(len(ITERATIONS)))
             writer.write_outcome(len(ITERATIONS), "raw_only")
@@ -128,7 +160,10 @@ def recorded(tmp_path: Path, live: Path) -> Path:
 
 def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:
     with sci_stream.open(path) as recording:
-        errors = [np.square(recording.video_of(seq).astype(np.float64) - scene(seq)).mean() for seq in seqs]
+        errors = [
+            np.square(recording.video_of(seq).astype(np.float64) - scene(seq)).mean()
+            for seq in seqs
+        ]
     return float(np.mean(-10 * np.log10(errors)))
 
 
@@ -168,19 +203,32 @@ def test_replay_follows_settings_changed_during_series(
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
         assert len(set(again.table["solver"].tolist())) == 2
-        assert again.table["solver"][6] == again.table["solver"][5], "the raw-only one, as those before it"
-        assert set(again.notes["solvers"]) == {name.decode() for name in again.table["solver"].tolist()}
+        assert again.table["solver"][6] == again.table["solver"][5], (
+            "the raw-only one, as those before it"
+        )
+        assert set(again.notes["solvers"]) == {
+            name.decode() for name in again.table["solver"].tolist()
+        }
         assert again.parent is not None
         assert again.parent["replayed_with"]["solvers"] == again.notes["solvers"]
-    one_way = replay(recorded, ReplayPlan(out=tmp_path / "more.h5", solver=SolverChanges(iterations=9)))
+    one_way = replay(
+        recorded, ReplayPlan(out=tmp_path / "more.h5", solver=SolverChanges(iterations=9))
+    )
     with sci_stream.open(one_way.path) as again:
         assert {result["iterations"] for result in again.notes["solvers"].values()} == {9}
         assert again.table["iterations"].tolist() == [9] * 7
 
 
-def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration: Calibration, live: Path) -> None:
-    near, far = Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)), Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0))
-    recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
+def test_replay_follows_masks_shifted_during_series(
+    tmp_path: Path, calibration: Calibration, live: Path
+) -> None:
+    near, far = (
+        Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)),
+        Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0)),
+    )
+    recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(
+        tmp_path / "run.h5"
+    )
     done = replay(recorded, ReplayPlan())
     found = differences(recorded, done.path)
     assert max(found.values()) <= 2**-10
@@ -194,7 +242,9 @@ def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration:
 
     shifted = dataclasses.replace(calibration, phi=np.roll(calibration.phi, 1, axis=2))
     save_calibration(tmp_path / "later.h5", shifted)
-    other = replay(recorded, ReplayPlan(calibration=tmp_path / "later.h5", out=tmp_path / "other.h5"))
+    other = replay(
+        recorded, ReplayPlan(calibration=tmp_path / "later.h5", out=tmp_path / "other.h5")
+    )
     with sci_stream.open(other.path) as again:
         assert set(again.table["masks_at"].tolist()) == {b""}, "where that calibration has them"
     part = replay(recorded, ReplayPlan(first=4, last=6, out=tmp_path / "part.h5"))
@@ -208,7 +258,9 @@ def test_recording_without_mask_column_replays_as_calibrated(recorded: Path) -> 
     assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
-def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_of_rows_are_logged(
+    recorded: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with h5py.File(recorded, "r+") as file:
         names = file["rows/solver"][:]
         names[4:6] = b"0123456789ab"
@@ -245,18 +297,24 @@ def test_result_names_parent_and_settings(recorded: Path) -> None:
 
 
 def test_more_iterations_can_be_requested(recorded: Path) -> None:
-    more = replay(recorded, ReplayPlan(out=recorded.with_name("more.h5"), solver=SolverChanges(iterations=12)))
+    more = replay(
+        recorded, ReplayPlan(out=recorded.with_name("more.h5"), solver=SolverChanges(iterations=12))
+    )
     with sci_stream.open(more.path) as again, sci_stream.open(recorded) as live:
         assert set(again.table["iterations"].tolist()) == {12}
         assert not np.array_equal(again.video_of(1), live.video_of(1))
 
 
 def test_better_prior_improves_the_result(recorded: Path) -> None:
-    other = replay(recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite")))
+    other = replay(
+        recorded, ReplayPlan(out=recorded.with_name("lite.h5"), solver=SolverChanges("ffdnet-lite"))
+    )
     assert quality_db(other.path) > quality_db(recorded) + 0.5
     with sci_stream.open(other.path) as again:
         assert [result["denoiser"] for result in again.notes["solvers"].values()] == ["ffdnet-lite"]
-        assert set(again.table["iterations"].tolist()) == {20}, "the defaults of the new prior, not of the recorded one"
+        assert set(again.table["iterations"].tolist()) == {20}, (
+            "the defaults of the new prior, not of the recorded one"
+        )
 
 
 def test_better_calibration_improves_the_result(tmp_path: Path, calibration: Calibration) -> None:
@@ -278,7 +336,10 @@ def test_better_calibration_improves_the_result(tmp_path: Path, calibration: Cal
 
 
 def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calibration) -> None:
-    rig = f'[reconstruct]\ndenoiser = "tv"\niterations = {FULL}\nsigma_first = 0.3\nsigma_last = 0.02\n'
+    rig = (
+        f'[reconstruct]\ndenoiser = "tv"\niterations = {FULL}\nsigma_first = 0.3\nsigma_last = '
+        "0.02\n"
+    )
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
     assert max(differences(recorded, done.path).values()) <= 2**-10
@@ -286,12 +347,16 @@ def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calib
 
 def test_replay_stores_video_as_its_source_does(tmp_path: Path, calibration: Calibration) -> None:
     stored = {"video_dtype": "u2", "compression": Compression.BITSHUFFLE_LZ4}
-    done = replay(Live(calibration, SECTION, stored=stored).record(tmp_path / "run.h5"), ReplayPlan(last=1))
+    done = replay(
+        Live(calibration, SECTION, stored=stored).record(tmp_path / "run.h5"), ReplayPlan(last=1)
+    )
     with Recording(done.path) as again:
         assert (again.stored_dtype("video"), again.compression) == tuple(stored.values())
 
 
-def test_recording_of_a_removed_denoiser_replays_with_another(tmp_path: Path, calibration: Calibration) -> None:
+def test_recording_of_a_removed_denoiser_replays_with_another(
+    tmp_path: Path, calibration: Calibration
+) -> None:
     rig = '[reconstruct]\ndenoiser = "video-lite"\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
@@ -301,9 +366,16 @@ def test_recording_of_a_removed_denoiser_replays_with_another(tmp_path: Path, ca
         assert again.video_of(1).shape == (B, H, W)
 
 
-def test_another_denoiser_takes_the_iterations_of_coarse_masks(tmp_path: Path, calibration: Calibration) -> None:
-    coarse = dataclasses.replace(calibration, phi=np.stack([cv2.GaussianBlur(m, (0, 0), 2) for m in calibration.phi]))
-    done = replay(Live(coarse, SECTION).record(tmp_path / "run.h5"), ReplayPlan(solver=SolverChanges(denoiser="tv")))
+def test_another_denoiser_takes_the_iterations_of_coarse_masks(
+    tmp_path: Path, calibration: Calibration
+) -> None:
+    coarse = dataclasses.replace(
+        calibration, phi=np.stack([cv2.GaussianBlur(m, (0, 0), 2) for m in calibration.phi])
+    )
+    done = replay(
+        Live(coarse, SECTION).record(tmp_path / "run.h5"),
+        ReplayPlan(solver=SolverChanges(denoiser="tv")),
+    )
     usual = default_settings(CPU, "tv")
     with sci_stream.open(done.path) as again:
         taken = again.table["iterations"][-1]
@@ -342,7 +414,9 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     assert (third.before, third.done, third.complete) == (7, 7, True), "everything is done"
 
 
-def test_replay_continues_after_a_long_quiet_time(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_continues_after_a_long_quiet_time(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("recording.writer", "tools.replay.replay"):
         monkeypatch.setattr(f"sci_stream.{module}.MAX_EMPTY_ROWS", 2)
     with h5py.File(recorded, "r+") as file:
@@ -374,10 +448,14 @@ def test_range_is_inclusive_of_a_file_of_any_name(recorded: Path, name: str) -> 
         replay(recorded, ReplayPlan(first=7, last=9))
 
 
-def test_unfit_options_are_refused(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
+def test_unfit_options_are_refused(
+    recorded: Path, tmp_path: Path, calibration: Calibration
+) -> None:
     other = Calibration(calibration.phi[:2], dark=64.0, full_scale_dn=900.0, bayer=BayerPhase.RGGB)
     save_calibration(tmp_path / "two.h5", other)
-    with pytest.raises(CalibrationError, match=r"two\.h5 does not fit.*\(3, 24, 32\).*\(2, 24, 32\)"):
+    with pytest.raises(
+        CalibrationError, match=r"two\.h5 does not fit.*\(3, 24, 32\).*\(2, 24, 32\)"
+    ):
         replay(recorded, ReplayPlan(calibration=tmp_path / "two.h5"))
     mono = dataclasses.replace(calibration, bayer=None)
     save_calibration(tmp_path / "mono.h5", mono)
@@ -410,10 +488,14 @@ def test_missing_or_changed_weights_are_refused(tmp_path: Path, calibration: Cal
         replay(recorded, ReplayPlan(out=tmp_path / "again.h5"))
 
 
-def test_recording_without_calibration_needs_one(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
+def test_recording_without_calibration_needs_one(
+    recorded: Path, tmp_path: Path, calibration: Calibration
+) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["calibration"]
-    with pytest.raises(FileFormatError, match=r"run\.h5 is incomplete; expected a group 'calibration'"):
+    with pytest.raises(
+        FileFormatError, match=r"run\.h5 is incomplete; expected a group 'calibration'"
+    ):
         replay(recorded, ReplayPlan())
     save_calibration(tmp_path / "mine.h5", calibration)
     assert replay(recorded, ReplayPlan(calibration=tmp_path / "mine.h5")).complete

@@ -27,11 +27,15 @@ SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 
 def test_public_replay_equals_the_command(recordings: list[Path], tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    done = sci_stream.replay(recordings[0], tmp_path / "a.h5", device="cpu", progress=lambda i, n: seen.append((i, n)))
+    done = sci_stream.replay(
+        recordings[0], tmp_path / "a.h5", device="cpu", progress=lambda i, n: seen.append((i, n))
+    )
     assert (done.done, done.complete, seen) == (N, True, [(1, N), (2, N), (3, N)])
     (result,) = run_jobs(plan_jobs(recordings[:1], tmp_path / "b", ReplayPlan(device="cpu")))
     np.testing.assert_array_equal(video(Path(result.out)), video(tmp_path / "a.h5"))
-    sci_stream.replay(recordings[0], tmp_path / "c.h5", denoiser="identity", iterations=1, device="cpu")
+    sci_stream.replay(
+        recordings[0], tmp_path / "c.h5", denoiser="identity", iterations=1, device="cpu"
+    )
     assert not np.array_equal(video(tmp_path / "c.h5"), video(tmp_path / "a.h5"))
 
 
@@ -51,7 +55,9 @@ def test_later_segments_of_named_recordings_are_left_out(recordings: list[Path])
     shelf = sorted(recordings[0].parent.iterdir())
     segment = shelf.pop(1)
     assert [job.source for job in plan_jobs([segment, *shelf], None, ReplayPlan())] == shelf
-    assert [job.source for job in plan_jobs([segment], None, ReplayPlan())] == [segment], "named alone"
+    assert [job.source for job in plan_jobs([segment], None, ReplayPlan())] == [segment], (
+        "named alone"
+    )
 
 
 def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_path: Path) -> None:
@@ -61,9 +67,16 @@ def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_pat
     assert "run001.h5" in results[1].error
 
 
-def test_recording_may_not_import_a_module(recordings: list[Path], tmp_path: Path, sleeping: str) -> None:
-    source = record(tmp_path / "plug.h5", 1, rig=f'[reconstruct]\ndenoiser = "{sleeping}"\niterations = 2\n')
-    with pytest.raises(ConfigError, match=r"imported from modules; got sleeping_denoiser:Sleeping.*--denoiser sleep"):
+def test_recording_may_not_import_a_module(
+    recordings: list[Path], tmp_path: Path, sleeping: str
+) -> None:
+    source = record(
+        tmp_path / "plug.h5", 1, rig=f'[reconstruct]\ndenoiser = "{sleeping}"\niterations = 2\n'
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"imported from modules; got sleeping_denoiser:Sleeping.*--denoiser sleep",
+    ):
         sci_stream.replay(source, device="cpu")
     assert "sleeping_denoiser" not in sys.modules
     done = sci_stream.replay(source, denoiser=sleeping, device="cpu")
@@ -71,7 +84,9 @@ def test_recording_may_not_import_a_module(recordings: list[Path], tmp_path: Pat
         assert set(recording.table["iterations"]) == {2}  # its own settings, as recorded
 
 
-def test_replay_command_takes_many_files(recordings: list[Path], tmp_path: Path, monkeypatch, capsys) -> None:
+def test_replay_command_takes_many_files(
+    recordings: list[Path], tmp_path: Path, monkeypatch, capsys
+) -> None:
     recordings[2].write_text("not a recording")
     arguments = ("replay", *recordings, "--out", tmp_path / "out", "--device", "cpu", "--json")
     status, out, said = run(monkeypatch, capsys, *arguments)
@@ -80,7 +95,12 @@ def test_replay_command_takes_many_files(recordings: list[Path], tmp_path: Path,
     assert [line["state"] for line in lines] == ["done", "done", "failed", "done"]
     assert "1 of 4 recordings were not replayed" in said
     status, out, _ = run(monkeypatch, capsys, *arguments, "--resume")
-    assert [json.loads(line)["state"] for line in out.splitlines()] == ["present", "present", "failed", "present"]
+    assert [json.loads(line)["state"] for line in out.splitlines()] == [
+        "present",
+        "present",
+        "failed",
+        "present",
+    ]
 
 
 def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
@@ -90,7 +110,18 @@ def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
     expected = replay(recordings[0], dataclasses.replace(plan, out=tmp_path / "whole.h5"))
     monkeypatch.setenv("TEST_SLEEP_S", "0.4")
     parts = tmp_path / "parts.h5"
-    command = [sys.executable, "-P", "-m", "sci_stream", "replay", recordings[0], "--out", parts, "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "sci_stream",
+        "replay",
+        recordings[0],
+        "--out",
+        parts,
+        "--device",
+        "cpu",
+    ]
     command += ["--denoiser", sleeping, "--iterations", "4"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         until_s = time.monotonic() + PATIENCE_S
@@ -117,18 +148,32 @@ def stored(path: Path) -> int:
         return 0
 
 
-def test_slurm_array_job_replays_its_line_of_the_manifest(recordings: list[Path], tmp_path: Path) -> None:
+def test_slurm_array_job_replays_its_line_of_the_manifest(
+    recordings: list[Path], tmp_path: Path
+) -> None:
     (tmp_path / "manifest.txt").write_text("".join(f"{path}\n" for path in recordings))
     sci = tmp_path / "sci-stream"
     sci.write_text('#!/bin/sh\necho "$@"\n')
     sci.chmod(0o755)
-    environment = {**os.environ, "MANIFEST": str(tmp_path / "manifest.txt"), "OUT": str(tmp_path / "out")}
+    environment = {
+        **os.environ,
+        "MANIFEST": str(tmp_path / "manifest.txt"),
+        "OUT": str(tmp_path / "out"),
+    }
     environment |= {"SCI_STREAM": str(sci), "SLURM_ARRAY_TASK_ID": "3"}
 
     done = subprocess.run(
         ["bash", SLURM / "replay.sbatch"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["replay", str(recordings[2]), "--out", str(tmp_path / "out"), "--resume", "--json"]
+    assert done.stdout.split() == [
+        "replay",
+        str(recordings[2]),
+        "--out",
+        str(tmp_path / "out"),
+        "--resume",
+        "--json",
+    ]
     assert (tmp_path / "out").is_dir(), "so that the replay is named after its recording"

@@ -35,7 +35,9 @@ def data() -> Measurements:
 
 @pytest.fixture(scope="module")
 def expected(data: Measurements) -> sci_stream.Reconstructed:
-    return sci_stream.reconstruct(data.y, data.masks, denoiser="tv", iterations=3, device="cpu", truth=data.truth)
+    return sci_stream.reconstruct(
+        data.y, data.masks, denoiser="tv", iterations=3, device="cpu", truth=data.truth
+    )
 
 
 def test_values_equal_those_of_reconstruct(data, expected, tmp_path: Path) -> None:
@@ -55,7 +57,9 @@ def test_values_equal_those_of_reconstruct(data, expected, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.gif"])
-def test_films_show_all_frames_with_values_as_they_are(data, expected, tmp_path: Path, name: str) -> None:
+def test_films_show_all_frames_with_values_as_they_are(
+    data, expected, tmp_path: Path, name: str
+) -> None:
     av = pytest.importorskip("av")
     solve_file(data, tmp_path / name, OPTIONS)
     with av.open(str(tmp_path / name)) as film:
@@ -66,13 +70,19 @@ def test_films_show_all_frames_with_values_as_they_are(data, expected, tmp_path:
 
 def test_gif_of_a_mosaic_is_in_colour(data, tmp_path: Path) -> None:
     av = pytest.importorskip("av")
-    solve_file(data, tmp_path / "film.gif", SolveOptions(denoiser="tv", iterations=2, bayer="RGGB", device="cpu"))
+    solve_file(
+        data,
+        tmp_path / "film.gif",
+        SolveOptions(denoiser="tv", iterations=2, bayer="RGGB", device="cpu"),
+    )
     with av.open(str(tmp_path / "film.gif")) as film:
         assert len([frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)]) == N * B
 
 
 def test_picture_shows_snapshot_and_frames(data, expected, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"A picture shows one snapshot, and there are 2.*--first and --last"):
+    with pytest.raises(
+        InputError, match=r"A picture shows one snapshot, and there are 2.*--first and --last"
+    ):
         solve_file(data, tmp_path / "p.png", OPTIONS)
     first = SolveOptions(denoiser="tv", iterations=3, device="cpu", last=0)
     solve_file(data, tmp_path / "p.png", first)
@@ -88,7 +98,9 @@ def test_range_and_progress_are_counted_in_iterations(data, tmp_path: Path) -> N
     done = solve_file(data, tmp_path / "v.npy", options, lambda i, n: seen.append((i, n)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert (len(done.reports), np.load(tmp_path / "v.npy").shape) == (1, (1, B, H, W))
-    with pytest.raises(InputError, match="These snapshots do not exist; expected 0 to 1; got 0 to 7"):
+    with pytest.raises(
+        InputError, match="These snapshots do not exist; expected 0 to 1; got 0 to 7"
+    ):
         solve_file(data, None, SolveOptions(last=7))
 
 
@@ -97,7 +109,9 @@ def test_bad_output_is_refused_before_solving(data, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"exists.*--force"):
         solve_file(data, tmp_path / "v.npy", OPTIONS)
     assert (tmp_path / "v.npy").read_text() == "precious"
-    with pytest.raises(InputError, match=r"Cannot determine the format of .*v\.avi; expected .*\.mp4.*got \.avi"):
+    with pytest.raises(
+        InputError, match=r"Cannot determine the format of .*v\.avi; expected .*\.mp4.*got \.avi"
+    ):
         solve_file(data, tmp_path / "v.avi", OPTIONS)
     with pytest.raises(StorageError, match="nowhere does not exist"):
         solve_file(data, tmp_path / "nowhere" / "v.npy", OPTIONS)
@@ -140,18 +154,37 @@ def run(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
     return status, said.out, said.err
 
 
-def test_command_solves_arrays_with_masks_from_another_file(data, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_command_solves_arrays_with_masks_from_another_file(
+    data, tmp_path: Path, monkeypatch, capsys
+) -> None:
     np.save(tmp_path / "y.npy", data.y)
     np.save(tmp_path / "masks.npy", np.moveaxis(data.masks, 0, -1))  # frames last
     np.save(tmp_path / "x.npy", data.truth)
-    common = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv", "--device", "cpu")
+    common = (
+        tmp_path / "y.npy",
+        "--mask",
+        tmp_path / "masks.npy",
+        "--denoiser",
+        "tv",
+        "--device",
+        "cpu",
+    )
     status, out, _ = run(monkeypatch, capsys, *common, "--truth", tmp_path / "x.npy", "--json")
     report = json.loads(out)
-    assert (status, report["snapshots"], report["frames"], report["denoiser"]) == (0, N, N * B, "tv")
+    assert (status, report["snapshots"], report["frames"], report["denoiser"]) == (
+        0,
+        N,
+        N * B,
+        "tv",
+    )
     assert report["psnr_db"] > 20
     assert report["solves"][1]["iterations"] == 12
     status, _, said = run(monkeypatch, capsys, *common, "--iterations", 2, "-o", tmp_path / "v.npy")
-    assert (status, "white: 1 in the unit" in said, f"wrote {tmp_path / 'v.npy'}" in said) == (0, True, True)
+    assert (status, "white: 1 in the unit" in said, f"wrote {tmp_path / 'v.npy'}" in said) == (
+        0,
+        True,
+        True,
+    )
     for source in ("y.npy", "masks.npy"):
         status, _, said = run(monkeypatch, capsys, *common, "--force", "-o", tmp_path / source)
         assert (status, "is a source of this output" in said) == (3, True)
@@ -164,33 +197,75 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
     camera = Rig(width_px=96, height_px=96, mask="random")
     np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
     np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
-    files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv", "--device", "cpu")
+    files = (
+        tmp_path / "y.npy",
+        "--mask",
+        tmp_path / "masks.npy",
+        "--denoiser",
+        "tv",
+        "--device",
+        "cpu",
+    )
     status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
-    assert (status, "warning: the masks fit y upside down" in said, "pass masks[:, ::-1]" in said) == (7, True, True)
+    assert (
+        status,
+        "warning: the masks fit y upside down" in said,
+        "pass masks[:, ::-1]" in said,
+    ) == (7, True, True)
     assert not (tmp_path / "v.npy").exists()
     status, out, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--json")
     assert (status, json.loads(out)["defects"][0]["name"]) == (7, "mask_orientation")
-    status, _, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--no-check-masks", "-o", tmp_path / "v.npy")
+    status, _, _ = run(
+        monkeypatch, capsys, *files, "--iterations", 2, "--no-check-masks", "-o", tmp_path / "v.npy"
+    )
     assert (status, (tmp_path / "v.npy").exists()) == (0, True)
 
 
-def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:
-    save_calibration(tmp_path / "c.h5", Calibration(data.masks.astype(np.float32), full_scale_dn=500.0))
+def test_command_solves_counts_with_a_calibration(
+    data, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    save_calibration(
+        tmp_path / "c.h5", Calibration(data.masks.astype(np.float32), full_scale_dn=500.0)
+    )
     np.save(tmp_path / "y.npy", (data.y * 500).astype(np.uint16))
-    arguments = (tmp_path / "y.npy", "--mask", tmp_path / "c.h5", "--denoiser", "tv", "--device", "cpu", "--json")
+    arguments = (
+        tmp_path / "y.npy",
+        "--mask",
+        tmp_path / "c.h5",
+        "--denoiser",
+        "tv",
+        "--device",
+        "cpu",
+        "--json",
+    )
     status, out, _ = run(monkeypatch, capsys, *arguments)
     assert (status, json.loads(out)["white"]) == (0, 500.0)
 
 
-def test_command_solves_a_mosaic_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:
-    calibration = Calibration(data.masks.astype(np.float32), full_scale_dn=500.0, bayer=BayerPhase.RGGB)
+def test_command_solves_a_mosaic_with_a_calibration(
+    data, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    calibration = Calibration(
+        data.masks.astype(np.float32), full_scale_dn=500.0, bayer=BayerPhase.RGGB
+    )
     save_calibration(tmp_path / "c.h5", calibration)
     np.savez(tmp_path / "y.npz", meas_bayer=(data.y * 500).astype(np.uint16))
-    arguments = ("--mask", tmp_path / "c.h5", "--denoiser", "tv", "--device", "cpu", "--iterations", 2)
+    arguments = (
+        "--mask",
+        tmp_path / "c.h5",
+        "--denoiser",
+        "tv",
+        "--device",
+        "cpu",
+        "--iterations",
+        2,
+    )
     assert run(monkeypatch, capsys, tmp_path / "y.npz", *arguments)[0] == 0
 
 
-def test_command_names_an_unknown_denoiser_as_it_was_given(data, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_command_names_an_unknown_denoiser_as_it_was_given(
+    data, tmp_path: Path, monkeypatch, capsys
+) -> None:
     np.savez(tmp_path / "all.npz", y=data.y, masks=data.masks)
     status, _, said = run(monkeypatch, capsys, tmp_path / "all.npz", "--denoiser", "a:b:c")
     assert (status, said.count("\n")) == (2, 1)

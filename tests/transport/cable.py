@@ -57,7 +57,9 @@ class Cable:
 
     def _carry(self) -> None:
         while not self._closing:
-            alive = {end: lane for lane in self._lanes if not lane.dead for end in (lane.near, lane.far)}
+            alive = {
+                end: lane for lane in self._lanes if not lane.dead for end in (lane.near, lane.far)
+            }
             ready, _, _ = select.select([self._listener, *alive], [], [], 0.01)
             for end in ready:
                 if end is self._listener:

@@ -18,7 +18,9 @@ HEARTBEAT_S = 0.1
 SERIES = "series-1"
 
 
-def until(condition: Callable[[], object], poll: Callable[[], object], timeout_s: float = 60.0) -> None:
+def until(
+    condition: Callable[[], object], poll: Callable[[], object], timeout_s: float = 60.0
+) -> None:
     """Poll until the condition holds; fail on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
@@ -28,12 +30,15 @@ def until(condition: Callable[[], object], poll: Callable[[], object], timeout_s
 
 
 def send_until_counted(
-    raw: zmq.Socket[bytes], cases: Sequence[HostileCase], counted: Callable[[], int], poll: Callable[[], object]
+    raw: zmq.Socket[bytes],
+    cases: Sequence[HostileCase],
+    counted: Callable[[], int],
+    poll: Callable[[], object],
 ) -> None:
     """Send bad messages and see each counted.
 
-    Again where they are not: on a busy machine the connection may break for want of a heartbeat, and messages on
-    their way are gone.
+    Again where they are not: on a busy machine the connection may break for want of a heartbeat,
+    and messages on their way are gone.
     """
     for _ in range(10):
         before = counted()
@@ -61,7 +66,12 @@ def snapshot(seq: int, *, calibration_hash: str = "0" * 32) -> Snapshot:
 
 def reconstruction(seq: int) -> Reconstruction:
     report = SolveReport(
-        iterations=3, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.1
+        iterations=3,
+        start=Start.COLD,
+        start_reason="first",
+        budget_limited=False,
+        solve_ns=1,
+        residual=0.1,
     )
     return Reconstruction(
         id=SnapshotId(SERIES, 0, seq),

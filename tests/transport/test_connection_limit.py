@@ -1,4 +1,6 @@
-"""Connections of unknown peers are limited at every ZeroMQ address, without affecting known ones."""
+"""Connections of unknown peers are limited at every ZeroMQ address,
+without affecting known ones.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,14 @@ class _Address:
             self._listener.connect(endpoint)
             return
         if kind == "results":
-            self._server = ResultsServer(context, endpoint, Welcome("sink", "s", 0.5), limits=Limits())
+            self._server = ResultsServer(
+                context, endpoint, Welcome("sink", "s", 0.5), limits=Limits()
+            )
         else:
             queue = DispatchQueue(4, 1)
-            self._server = Dispatcher(context, endpoint, Welcome("acquire", "s", 0.5), queue, limits=Limits())
+            self._server = Dispatcher(
+                context, endpoint, Welcome("acquire", "s", 0.5), queue, limits=Limits()
+            )
         self._peer = ClientConnection(context, endpoint, hello(), heartbeat_s=0.5, limits=Limits())
 
     @property
@@ -107,7 +113,10 @@ class _Address:
 
 @pytest.mark.parametrize("kind", ["results", "dispatch", "taps"])
 def test_silent_connections_are_closed_and_the_known_peer_stays(
-    kind: str, context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    context: zmq.Context,
+    free_endpoint: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     endpoint = free_endpoint()
     with contextlib.closing(_Address(kind, context, endpoint)) as address:
@@ -154,7 +163,10 @@ def test_message_of_unknown_connection_is_no_fault() -> None:
 
 def test_connection_limit_leaves_a_reused_descriptor_alone() -> None:
     limit = ConnectionLimit(maximum=0)
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as mine:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as mine,
+    ):
         theirs, _ = listener.accept()
         limit.accepted(theirs.fileno())
         number = theirs.detach()

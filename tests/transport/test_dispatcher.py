@@ -28,7 +28,9 @@ from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted
 class Bench:
     """A dispatcher and its nodes, all polled by the test's thread."""
 
-    def __init__(self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S, **more: float) -> None:
+    def __init__(
+        self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S, **more: float
+    ) -> None:
         self.context = context
         self.endpoint = endpoint
         self.heartbeat_s = heartbeat_s
@@ -126,7 +128,9 @@ def test_node_that_solves_nothing_delays_one_snapshot(
     bench.close()
 
 
-def test_full_send_queue_is_no_broken_connection(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_send_queue_is_no_broken_connection(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     node = bench.add("a", credit=500)
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a"), bench.poll)

@@ -1,4 +1,6 @@
-"""Refused peers are reported once on both sides: another release, a duplicate name, a flood, too many nodes."""
+"""Refused peers are reported once on both sides: another release, a duplicate name, a flood, too
+many nodes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Bench:
     def __init__(self, context: zmq.Context, endpoint: str, known: tuple[str, ...] = ()) -> None:
         self._context = context
         self._endpoint = endpoint
-        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits(), known=known)
+        self.server = ResultsServer(
+            context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits(), known=known
+        )
         self.now_s = 1000.0
         self._raw: list[zmq.Socket[bytes]] = []
 
@@ -89,7 +93,9 @@ def test_other_release_is_named_on_both_sides(
         another_release.setattr(header, "SCHEMA_VERSION", other)
         with pytest.raises(WireError) as at_its_end:
             decode(answer)
-    assert f"expected version {other}" in str(at_its_end.value), "and a peer of another version reports it"
+    assert f"expected version {other}" in str(at_its_end.value), (
+        "and a peer of another version reports it"
+    )
     assert "same release" in str(at_its_end.value)
 
 
@@ -118,7 +124,9 @@ def test_two_nodes_of_one_name_are_named(bench: Bench, caplog: pytest.LogCapture
         for raw, incarnation in ((first, "a"), (second, "b")):
             raw.send_multipart(encode(hello(incarnation=incarnation)))
             bench.answer(raw)
-    assert set(bench.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither replaces the other"
+    assert set(bench.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, (
+        "neither replaces the other"
+    )
     assert caplog.text.count("two nodes are named reconstruct-0") == 1
     assert "--index" in caplog.text
 
@@ -167,7 +175,9 @@ def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bench.server.wire_errors == {"rate": 1}
 
 
-def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint, monkeypatch) -> None:
+def test_nodes_of_the_rig_keep_their_places(
+    context: zmq.Context, free_endpoint, monkeypatch
+) -> None:
     monkeypatch.setattr(router, "MAX_PEERS", 6)
     bench = Bench(context, free_endpoint(), known=("acquire", "reconstruct-0"))
     for index in range(4):
@@ -186,7 +196,9 @@ def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint,
     bench.close()
 
 
-def test_names_of_the_rig_take_no_more_places(context: zmq.Context, free_endpoint, monkeypatch) -> None:
+def test_names_of_the_rig_take_no_more_places(
+    context: zmq.Context, free_endpoint, monkeypatch
+) -> None:
     """Any program that can connect can use them, and return under an identity that was replaced."""
     monkeypatch.setattr(router, "MAX_PEERS", 4)
     bench = Bench(context, free_endpoint(), known=("reconstruct-0",))
@@ -203,13 +215,17 @@ def test_status_of_impossible_length_is_refused(bench: Bench) -> None:
     raw.send_multipart(encode(hello()))
     assert isinstance(bench.answer(raw), Welcome)
     raw.send_multipart(encode(Heartbeat("reconstruct-0", {"device": "cpu"})))
-    raw.send_multipart(encode(Heartbeat("reconstruct-0", {f"set.k{i}": "x" * 1000 for i in range(100)})))
+    raw.send_multipart(
+        encode(Heartbeat("reconstruct-0", {f"set.k{i}": "x" * 1000 for i in range(100)}))
+    )
     until(lambda: bench.server.wire_errors["status"] == 1, bench.poll)
     (peer,) = bench.server.peers.values()
     assert peer.status == {"device": "cpu"}
 
 
-def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
+def test_calibration_requests_are_rate_limited(
+    context: zmq.Context, free_endpoint: Callable[[], str]
+) -> None:
     endpoint = free_endpoint()
     dispatcher = Dispatcher(
         context,
@@ -222,17 +238,25 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     raw.connect(endpoint)
     for _ in range(100):
         raw.send_multipart(encode(CalibrationRequest(hash="0" * 32)))
-    until(lambda: dispatcher.wire_errors["rate"] == 100 - router._CALIBRATIONS_BURST, lambda: dispatcher.poll(5.0))
+    until(
+        lambda: dispatcher.wire_errors["rate"] == 100 - router._CALIBRATIONS_BURST,
+        lambda: dispatcher.poll(5.0),
+    )
     raw.close(linger=0)
     dispatcher.close()
 
 
-def test_wrong_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_wrong_token_is_one_clear_message_on_both_sides(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     section = PreviewSection(port=0, token="s3cret")
     preview = WebPreview(section, tmp_path)
     url = preview.start()
     try:
-        with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="token is wrong") as refused:
+        with (
+            caplog.at_level(logging.WARNING),
+            pytest.raises(TransportError, match="token is wrong") as refused,
+        ):
             RigControl(url.replace("s3cret", "secret")).nodes()
         assert "it is the [preview] token of the rig" in caplog.text
         assert "s3cret" not in caplog.text + str(refused.value)

@@ -13,7 +13,12 @@ import zmq
 
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent, identity_of
-from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, TcpProgress, tcp_progress
+from sci_stream.transport.connections import (
+    MISSED_HEARTBEATS,
+    PauseDetector,
+    TcpProgress,
+    tcp_progress,
+)
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.codec import encode
@@ -29,9 +34,13 @@ class Bench:
     """A server, a cable and a client, polled by the test with a fake clock."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
-        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits())
+        self.server = ResultsServer(
+            context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits()
+        )
         self.cable = Cable(endpoint)
-        self.dealer = ClientConnection(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+        self.dealer = ClientConnection(
+            context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits()
+        )
         self.now_s = 100.0
         self.got: list[Message] = []
         self.events: list[PeerEvent] = []
@@ -69,7 +78,9 @@ def test_silently_cut_connection_is_reestablished(bench: Bench) -> None:
     bench.events.clear()
     bench.cable.cut()
     until(lambda: bench.dealer.reopened, lambda: bench.pass_time(BEAT_S / 5))
-    until(lambda: PeerEvent.BACK in bench.events, bench.poll)  # no time passes while a busy machine connects
+    until(
+        lambda: PeerEvent.BACK in bench.events, bench.poll
+    )  # no time passes while a busy machine connects
     assert bench.dealer.reopened == 1
     assert bench.cable.connections == 2
     assert bench.events == [PeerEvent.BACK]
@@ -97,7 +108,9 @@ def test_slow_transfer_is_not_silence(bench: Bench) -> None:
         before = line.progress()
         assert before is not None
         bench.cable.allowance = 1000
-        until(lambda before=before: (line.progress() or before).arrived > before.arrived, lambda: None)
+        until(
+            lambda before=before: (line.progress() or before).arrived > before.arrived, lambda: None
+        )
         bench.pass_time(BEAT_S)
     assert bench.dealer.connected
     assert bench.got == []
@@ -130,7 +143,13 @@ def test_server_that_receives_nothing_keeps_its_peers(bench: Bench) -> None:
 
 def test_pause_is_longer_than_a_heartbeat() -> None:
     pauses = PauseDetector(heartbeat_s=1.0)
-    assert [pauses.pause_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
+    assert [pauses.pause_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [
+        0.0,
+        0.0,
+        0.0,
+        2.5,
+        0.0,
+    ]
 
 
 def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
@@ -144,7 +163,9 @@ def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq
     unknown.close(linger=0)
 
 
-def test_hello_without_identity_is_ignored(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
+def test_hello_without_identity_is_ignored(
+    context: zmq.Context, free_endpoint: Callable[[], str]
+) -> None:
     bench = Bench(context, free_endpoint())
     leftovers = context.socket(zmq.DEALER)  # as ZeroMQ delivers those of a replaced connection
     leftovers.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -159,7 +180,10 @@ def test_hello_without_identity_is_ignored(context: zmq.Context, free_endpoint: 
 
 def test_tcp_progress_counts_bytes_where_known() -> None:
     assert tcp_progress(-1) is None
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as near,
+    ):
         far, _ = server.accept()
         with far:
             before = tcp_progress(near.fileno())
@@ -179,9 +203,13 @@ class Watchers:
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         queue: DispatchQueue = DispatchQueue(capacity=8, block=4)
-        self.dispatcher = Dispatcher(context, endpoint, Welcome("acquire", "d", BEAT_S), queue, limits=Limits())
+        self.dispatcher = Dispatcher(
+            context, endpoint, Welcome("acquire", "d", BEAT_S), queue, limits=Limits()
+        )
         self.nodes = {
-            name: ClientConnection(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits())
+            name: ClientConnection(
+                context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits()
+            )
             for name in "ab"
         }
         self.now_s = 100.0

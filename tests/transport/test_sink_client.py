@@ -18,17 +18,28 @@ from sci_stream.transport.sink_client import SinkClient
 from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Accepted, Message, Ping, Pong, Welcome, acknowledgement_of
 from tests.hostile_messages import hostile_messages
-from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
+from tests.transport.peers import (
+    HEARTBEAT_S,
+    SERIES,
+    hello,
+    reconstruction,
+    send_until_counted,
+    until,
+)
 
 
 class Bench:
     """A client and a server, polled by the test's thread."""
 
-    def __init__(self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self, context: zmq.Context, endpoint: str, *, node_heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         self.context = context
         self.endpoint = endpoint
         self.link = SinkClient(
-            ClientConnection(context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits())
+            ClientConnection(
+                context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits()
+            )
         )
         self.server: ResultsServer | None = None
         self.accepting = True
@@ -62,7 +73,9 @@ class Bench:
             for identity, message in self.server.receive(now_s):
                 self.got.append((identity, message))
                 if self.accepting and isinstance(message, Reconstruction):
-                    self.server.reply(identity, Accepted(series=SERIES, seq=message.id.seq, of="reconstruction"))
+                    self.server.reply(
+                        identity, Accepted(series=SERIES, seq=message.id.seq, of="reconstruction")
+                    )
             self.server.tick(now_s)
         news = self.link.poll(now_s)
         self.safe += news.safe
@@ -129,7 +142,9 @@ def test_sink_lists_peers_and_detects_silent_ones(bench: Bench) -> None:
     bench.link.connection.status = {"in_hand": 3}
     server = bench.server
     assert server is not None
-    until(lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.poll)
+    until(
+        lambda: any(peer.status.get("in_hand") == 3 for peer in server.peers.values()), bench.poll
+    )
     lost: list[str] = []
     until(
         lambda: lost == ["reconstruct-0"],
@@ -140,12 +155,18 @@ def test_sink_lists_peers_and_detects_silent_ones(bench: Bench) -> None:
 def test_clock_offset_is_known_with_hello_and_per_process(
     context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the first results of a node that was restarted would be given by a clock that no one knows."""
+    """Else the first results of a node that was restarted would be given by a clock that no one
+    knows.
+    """
     hour_ns = 3_600_000_000_000
 
     def an_hour_ahead(ping: Ping) -> Pong:
         by_now = answer(ping)
-        return replace(by_now, received_ns=by_now.received_ns + hour_ns, answered_ns=by_now.answered_ns + hour_ns)
+        return replace(
+            by_now,
+            received_ns=by_now.received_ns + hour_ns,
+            answered_ns=by_now.answered_ns + hour_ns,
+        )
 
     bench = Bench(context, free_endpoint(), node_heartbeat_s=60.0)
     bench.serve("s1")

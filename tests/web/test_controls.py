@@ -37,13 +37,19 @@ class SwitchBoard:
         self.answers = True
         self.refuses: Exception | None = None
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, Any], who: str) -> Future[ControlAnswer]:
+    def ask(
+        self, node: str, action: str, parameters: Mapping[str, Any], who: str
+    ) -> Future[ControlAnswer]:
         self.requests.append((node, action, dict(parameters), who))
         answer: Future[ControlAnswer] = Future()
         if self.refuses is not None:
             answer.set_exception(self.refuses)
         elif self.answers:
-            answer.set_result(ControlAnswer({node: dict(parameters)}, "run-1.h5" if "recording" in parameters else ""))
+            answer.set_result(
+                ControlAnswer(
+                    {node: dict(parameters)}, "run-1.h5" if "recording" in parameters else ""
+                )
+            )
         return answer
 
 
@@ -60,10 +66,14 @@ def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
 
 
 @pytest.fixture(scope="module")
-def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WebPreview, SwitchBoard]]:
+def open_page(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, WebPreview, SwitchBoard]]:
     """Return a page for all requests that are refused: they have no effect on each other."""
     board = SwitchBoard()
-    preview = WebPreview(PreviewSection(port=0), tmp_path_factory.mktemp("recordings"), ask=board.ask)
+    preview = WebPreview(
+        PreviewSection(port=0), tmp_path_factory.mktemp("recordings"), ask=board.ask
+    )
     yield preview.start(), preview, board
     preview.close()
 
@@ -72,7 +82,9 @@ def post(url: str, name: str, body: object, **headers: str) -> httpx.Response:
     return plain_http.post(f"{url}control/{name}", json=body, headers=headers, timeout=WAIT_S)
 
 
-def grey(series: Series, level: float = 0.5, tint: tuple[float, float, float] = (1, 1, 1)) -> object:
+def grey(
+    series: Series, level: float = 0.5, tint: tuple[float, float, float] = (1, 1, 1)
+) -> object:
     video = np.empty((3, 16, 24), np.float32)
     for index, colour in enumerate(BayerPhase.RGGB):
         video[:, index // 2 :: 2, index % 2 :: 2] = level * tint["RGB".index(colour)]
@@ -86,7 +98,10 @@ def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) 
     with connect(ws, open_timeout=WAIT_S) as one, connect(ws, open_timeout=WAIT_S) as other:
         before = [next_picture(viewer) for viewer in (one, other)]
         answer = post(url, "tone", {"exposure_ev": -2.0})
-        after = [next_other_picture(viewer, level) for viewer, (_, level) in zip((one, other), before, strict=True)]
+        after = [
+            next_other_picture(viewer, level)
+            for viewer, (_, level) in zip((one, other), before, strict=True)
+        ]
     assert answer.json()["tone"]["exposure_ev"] == -2.0
     for (old, old_level), (new, new_level) in zip(before, after, strict=True):
         assert new["number"] > old["number"]
@@ -111,13 +126,17 @@ def next_picture(viewer) -> tuple[dict, float]:
         if isinstance(message, bytes):
             header, images = split_message(message)
             viewer.send(json.dumps({"ack": header["number"]}))
-            return header, float(cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR).mean())
+            return header, float(
+                cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR).mean()
+            )
 
 
 def test_shown_snapshots_are_kept_in_bounded_memory(
     preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes)
+    monkeypatch.setattr(
+        "sci_stream.web.display._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes
+    )
     url = preview.start()
     with connect(f"ws://{urlsplit(url).netloc}/live", open_timeout=WAIT_S) as viewer:
         for seq in range(5):
@@ -134,7 +153,11 @@ def record(on: bool) -> dict[str, object]:
 def test_recording_is_switched_by_the_sink(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
     answer = post(url, "set", record(True))
-    assert answer.json() == {"ok": True, "values": {"sink": {"recording": True}}, "text": "run-1.h5"}
+    assert answer.json() == {
+        "ok": True,
+        "values": {"sink": {"recording": True}},
+        "text": "run-1.h5",
+    }
     assert board.requests == [("sink", "set", {"recording": True}, "unknown from 127.0.0.1")]
     board.refuses = StorageError("The disk is full")
     answer = post(url, "set", record(True))
@@ -153,7 +176,9 @@ def test_requests_to_nodes_carry_the_operator(preview: WebPreview, board: Switch
         ("reconstruct-0", "set", changes, "eva from 127.0.0.1"),
         ("acquire", "next_series", {}, "unknown from 127.0.0.1"),
     ]
-    board.refuses = InputError("iterations cannot be set to that", expected="an integer from 1 to 100", got=0)
+    board.refuses = InputError(
+        "iterations cannot be set to that", expected="an integer from 1 to 100", got=0
+    )
     answer = post(url, "set", {"node": "reconstruct-0", "parameters": {"iterations": 0}})
     assert (answer.status_code, "from 1 to 100" in answer.json()["error"]) == (400, True)
 
@@ -173,7 +198,9 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
     url = preview.start()
     try:
         assert plain_http.get(f"{url}status").json()["preview"]["can_record"] is False
-        assert "Neither the recording nor the nodes" in post(url, "set", record(True)).json()["error"]
+        assert (
+            "Neither the recording nor the nodes" in post(url, "set", record(True)).json()["error"]
+        )
     finally:
         preview.close()
 
@@ -192,10 +219,16 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("set", {"node": 5, "parameters": {"a": 1}}, "node is wrong; expected a string"),
         ("do", {"node": "acquire"}, "action is missing"),
         ("do", {"node": "x" * 65, "action": "stop"}, "at most 64"),
-        ("do", {"node": "acquire", "action": "stop", "who": "a\nb"}, "who: expected printable characters"),
+        (
+            "do",
+            {"node": "acquire", "action": "stop", "who": "a\nb"},
+            "who: expected printable characters",
+        ),
     ],
 )
-def test_invalid_request_is_refused_without_effect(open_page, name: str, body: object, word: str) -> None:
+def test_invalid_request_is_refused_without_effect(
+    open_page, name: str, body: object, word: str
+) -> None:
     url, preview, board = open_page
     before = preview.display.tone
     answer = post(url, name, body)
@@ -210,7 +243,10 @@ def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
     assert (form.status_code, "Content-Type" in form.json()["error"]) == (400, True)
     json_type = {"Content-Type": "application/json"}
     assert "not valid JSON" in plain_http.post(url, content=b"{", headers=json_type).json()["error"]
-    assert "too long" in plain_http.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
+    assert (
+        "too long"
+        in plain_http.post(url, content=b" " * 100_000, headers=json_type).json()["error"]
+    )
     assert plain_http.get(url).status_code == 405
 
 
@@ -231,7 +267,9 @@ def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
 )
 def test_json_that_means_nothing_here_is_refused(open_page, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = plain_http.post(f"{open_page[0]}control/tone", content=body, headers=headers, timeout=30)
+    answer = plain_http.post(
+        f"{open_page[0]}control/tone", content=body, headers=headers, timeout=30
+    )
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]
 
@@ -260,6 +298,9 @@ def test_endless_request_blocks_no_one(preview: WebPreview) -> None:
     url = preview.start()
     host, port = urlsplit(url).hostname, urlsplit(url).port
     with socket.create_connection((host, port)) as stuck:
-        head = f"POST /control/tone HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        head = (
+            f"POST /control/tone HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: "
+            "application/json\r\n"
+        )
         stuck.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
         assert post(url, "tone", {"exposure_ev": 1.0}).status_code == 200

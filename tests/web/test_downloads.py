@@ -51,10 +51,14 @@ def url_after_one_snapshot(tmp_path_factory: pytest.TempPathFactory, series) -> 
 
 
 def watch(url: str, codec: str) -> ClientConnection:
-    return connect(f"ws://{urlsplit(url).netloc}/live?codec={codec}", max_size=None, open_timeout=WAIT_S)
+    return connect(
+        f"ws://{urlsplit(url).netloc}/live?codec={codec}", max_size=None, open_timeout=WAIT_S
+    )
 
 
-def show(preview: WebPreview, viewer: ClientConnection, series, seq: int) -> tuple[dict, list[bytes]]:
+def show(
+    preview: WebPreview, viewer: ClientConnection, series, seq: int
+) -> tuple[dict, list[bytes]]:
     """Publish a snapshot of a series at five snapshots a second and return the viewer's message."""
     made = series.reconstruction(seq)
     times = replace(made.times, acquired_ns=1_000_000_000_000 + seq * INTERVAL_NS)
@@ -75,7 +79,9 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
             show(preview, viewer, series, seq)
     shown = preview.display.find_shown("run-1", 1)
     region = {"x": 5, "y": 2, "width": 4, "height": 3, "pixels": 1}
-    answer = plain_http.get(f"{url}values", params={"series": "run-1", "seq": 1, "frame": 2, **region}).json()
+    answer = plain_http.get(
+        f"{url}values", params={"series": "run-1", "seq": 1, "frame": 2, **region}
+    ).json()
     assert np.allclose(answer["pixels"]["video"], shown.video[2, 2:5, 5:9].astype(float), atol=1e-5)
     assert answer["pixels"]["counts"] == shown.counts[2:5, 5:9].tolist()
     assert answer["counts"]["max"] == shown.counts[2:5, 5:9].max()
@@ -101,7 +107,9 @@ def test_values_are_those_of_the_snapshot_not_of_the_screen(preview: WebPreview,
         ("recordings/..%2Fsecret.h5", ""),
     ],
 )
-def test_requests_that_cannot_be_answered_are_refused_in_words(url_after_one_snapshot: str, path: str, words) -> None:
+def test_requests_that_cannot_be_answered_are_refused_in_words(
+    url_after_one_snapshot: str, path: str, words
+) -> None:
     answer = plain_http.get(url_after_one_snapshot + path)
     assert answer.status_code in {400, 404}
     assert words in answer.text
@@ -117,7 +125,9 @@ def test_kept_picture_is_the_one_that_was_shown(preview: WebPreview, series, cod
     assert [entry[2] for entry in listed["snapshots"]] == [0, 1, 2]
     assert 0 < listed["bytes"] <= listed["max_bytes"]
     header, _ = sent[1]
-    fetched, parts = split_message(plain_http.get(f"{url}picture/{header['number']}", params={"codec": codec}).content)
+    fetched, parts = split_message(
+        plain_http.get(f"{url}picture/{header['number']}", params={"codec": codec}).content
+    )
     assert (fetched["seq"], fetched["counts"]) == (1, header["counts"])
     assert len(parts) == 3 + fetched["coded"]
     if codec == "h264":
@@ -144,7 +154,9 @@ def test_h264_shows_the_picture_that_jpeg_shows(preview: WebPreview, series) -> 
     assert header["shown_px"] == [24, 16]
 
 
-def test_snapshots_shown_twice_are_kept_once_in_order(series, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_shown_twice_are_kept_once_in_order(
+    series, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = [series.reconstruction(seq) for seq in (7, 2, 3, 2, 3)]
     monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 3 * payload_bytes(shown[0]))
     display = Display(ToneSettings(), lambda: True)
@@ -166,7 +178,9 @@ def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
             assert np.array_equal(data["video"], preview.display.find_shown("run-1", 1).video)
             assert np.array_equal(data["counts"], series.counts(1))
         coded = cv2.imdecode(np.frombuffer(file.read("coded.png"), np.uint8), cv2.IMREAD_UNCHANGED)
-        assert [name for name in file.namelist() if "frame" in name] == [f"frame_0{n}.png" for n in range(3)]
+        assert [name for name in file.namelist() if "frame" in name] == [
+            f"frame_0{n}.png" for n in range(3)
+        ]
     assert np.array_equal(coded, series.counts(1))
     assert (described["seq"], described["calibration_hash"]) == (1, series.calibration.hash)
 
@@ -205,7 +219,9 @@ def test_clip_ends_with_the_picture_asked_for(preview: WebPreview, series) -> No
     assert [each.header["seq"] for each in pictures] == [2, 3, 4, 5]
 
 
-def kept(number: int, *, size: int = 1000, published_s: float | None = None, coded: bytes | None = None) -> Picture:
+def kept(
+    number: int, *, size: int = 1000, published_s: float | None = None, coded: bytes | None = None
+) -> Picture:
     time_ns = round((number if published_s is None else published_s) * 1e9) + 10**18
     header = {
         **{"number": number, "published_ns": time_ns, "series": "run", "seq": number},
@@ -224,7 +240,9 @@ def test_archive_stays_within_its_memory_and_five_minutes() -> None:
     assert 10 < len(entries) < 100
     assert oldest == entries[0].number
     archive.add(kept(1000))
-    assert [entry.number for entry in archive.timeline()[1]] == [1000], "the others are older than five minutes"
+    assert [entry.number for entry in archive.timeline()[1]] == [1000], (
+        "the others are older than five minutes"
+    )
 
 
 def test_archive_keeps_coded_snapshots_twice_a_second() -> None:
@@ -242,14 +260,19 @@ def test_another_tone_replaces_the_kept_picture() -> None:
     assert [entry.number for entry in archive.timeline()[1]] == [2]
 
 
-def test_recordings_are_listed_with_their_ledger_and_downloaded(preview: WebPreview, tmp_path: Path) -> None:
+def test_recordings_are_listed_with_their_ledger_and_downloaded(
+    preview: WebPreview, tmp_path: Path
+) -> None:
     (tmp_path / "broken.h5").write_bytes(b"nothing")
     (tmp_path / "film.mp4").write_bytes(b"film")
     (tmp_path / "notes.txt").write_text("no recording")
     url = preview.start()
     preview.set_status({"recording": {"state": "recording", "file": str(tmp_path / "now.h5")}})
     (tmp_path / "now.h5").write_bytes(b"open")
-    found = {entry["name"]: entry["state"] for entry in plain_http.get(f"{url}recordings").json()["recordings"]}
+    found = {
+        entry["name"]: entry["state"]
+        for entry in plain_http.get(f"{url}recordings").json()["recordings"]
+    }
     assert found == {"broken.h5": "unreadable", "film.mp4": "movie", "now.h5": "open"}
     assert plain_http.get(f"{url}recordings/film.mp4").content == b"film"
     refused = plain_http.get(f"{url}recordings/now.h5")

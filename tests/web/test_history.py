@@ -42,9 +42,14 @@ def test_history_keeps_slowest_and_losses_of_each_second(series: Series) -> None
     for at_s, took_ms in ((100.1, 20), (100.9, 50), (101.2, 30)):
         times = StageTimes(acquired_ns=1, accepted_ns=1 + took_ms * 1_000_000)
         history.add(series.reconstruction(0, times=times), at_s)
-    status = {"series": "run-1", "ledger": {"dropped": {"queue_full": 2}, "camera_missed": 1, "in_flight": 4}}
+    status = {
+        "series": "run-1",
+        "ledger": {"dropped": {"queue_full": 2}, "camera_missed": 1, "in_flight": 4},
+    }
     history.update(status, 101.5)
-    history.update({"series": "run-1", "ledger": {"dropped": {"queue_full": 5}, "camera_missed": 2}}, 102.5)
+    history.update(
+        {"series": "run-1", "ledger": {"dropped": {"queue_full": 5}, "camera_missed": 2}}, 102.5
+    )
     history.update({"series": "run-2", "ledger": {"dropped": {"queue_full": 1}}}, 103.5)
     assert history.samples() == [
         [100, 2, 50.0, 34.0, 0, 0],

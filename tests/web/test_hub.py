@@ -16,7 +16,12 @@ from sci_stream.web.message import H264, JPEG, Picture
 
 
 def picture(number: int, published_ns: int | None = None) -> Picture:
-    header = {"number": number, "series": "run-1", "seq": number, "published_ns": published_ns or 10**9 * number}
+    header = {
+        "number": number,
+        "series": "run-1",
+        "seq": number,
+        "published_ns": published_ns or 10**9 * number,
+    }
     return Picture(header, "jpeg", (b"frame",), b"coded")
 
 
@@ -75,9 +80,12 @@ def test_no_viewer_joins_a_closing_hub(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "offered", "codec"), [(H264, True, H264), (H264, False, JPEG), ("vp9", True, JPEG), (JPEG, True, JPEG)]
+    ("asked", "offered", "codec"),
+    [(H264, True, H264), (H264, False, JPEG), ("vp9", True, JPEG), (JPEG, True, JPEG)],
 )
-def test_viewer_gets_a_codec_that_both_sides_know(make_hub: MakeHub, asked: str, offered: bool, codec: str) -> None:
+def test_viewer_gets_a_codec_that_both_sides_know(
+    make_hub: MakeHub, asked: str, offered: bool, codec: str
+) -> None:
     hub = make_hub(offers_h264=offered)
     viewer = hub.join(asked)
     assert viewer is not None
@@ -107,7 +115,9 @@ def test_picture_is_not_kept_without_viewers(hub: Hub) -> None:
     assert hub.latest == {}
 
 
-def test_interval_follows_the_pace_of_snapshots_only(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interval_follows_the_pace_of_snapshots_only(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock(monkeypatch)
     hub.join()
     hub.show({JPEG: picture(1)})
@@ -177,7 +187,12 @@ def test_report_is_json_with_the_counts_of_the_page(hub: Hub) -> None:
     assert report["state"] == "running"
     assert report["recording"] == {"file": "/data/run-1.h5"}
     preview = report["preview"]
-    assert (preview["viewers"], preview["max_viewers"], preview["stale_s"], preview["encoded"]) == (1, 2, 3.0, 7)
+    assert (preview["viewers"], preview["max_viewers"], preview["stale_s"], preview["encoded"]) == (
+        1,
+        2,
+        3.0,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,6 +205,8 @@ def test_report_is_json_with_the_counts_of_the_page(hub: Hub) -> None:
         ({"state": "off", "file": "/data/run-1.h5"}, ""),
     ],
 )
-def test_open_recording_is_the_file_that_is_being_written(hub: Hub, recording: object, name: str) -> None:
+def test_open_recording_is_the_file_that_is_being_written(
+    hub: Hub, recording: object, name: str
+) -> None:
     hub.status = {"recording": recording}
     assert hub.open_recording == name

@@ -1,4 +1,6 @@
-"""Traces of the live page: the video along a line and the means of a region, equal to the recorded values."""
+"""Traces of the live page: the video along a line and the means of a region, equal to the recorded
+values.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def test_traces_are_the_values_of_the_video(series: Series) -> None:
     expected = [
         part
         for snapshot in snapshots
-        for part in (snapshot.video[:, 1:4, :4].astype("f4").mean((1, 2)), snapshot.video[:, 2, 1:-1].ravel())
+        for part in (
+            snapshot.video[:, 1:4, :4].astype("f4").mean((1, 2)),
+            snapshot.video[:, 2, 1:-1].ravel(),
+        )
     ]
     np.testing.assert_allclose(values, np.concatenate(expected), rtol=1e-6)
 
@@ -58,7 +63,9 @@ def test_line_of_a_mosaic_has_no_stripes(series: Series) -> None:
     header, values = decoded(traces([colour], Line(0, 0, 5, 0), None))
     assert header["n_colours"] == 3
     along = values.reshape(-1)[len(stripes) :].reshape(-1, 3)
-    np.testing.assert_array_equal(along, np.tile([1.0, 0.0, 0.0], (len(along), 1)), "red pixels alone have light")
+    np.testing.assert_array_equal(
+        along, np.tile([1.0, 0.0, 0.0], (len(along), 1)), "red pixels alone have light"
+    )
 
 
 def test_line_outside_the_picture_is_refused(series: Series) -> None:
@@ -72,9 +79,16 @@ def test_colours_of_a_region_are_those_of_the_picture(place: tuple[int, int, int
     x, y, width, height = place
     mosaic = np.random.default_rng(0).random((1, 16, 16)).astype(np.float32)
     whole = demosaic(np.rint(mosaic * 65535).astype(np.uint16), BayerPhase.GRBG)[0] / 65535
-    colour = replace(make_series().reconstruction(0, redelivered=0), video=mosaic, counts=None, bayer=BayerPhase.GRBG)
+    colour = replace(
+        make_series().reconstruction(0, redelivered=0),
+        video=mosaic,
+        counts=None,
+        bayer=BayerPhase.GRBG,
+    )
     rgb = np.array(pixel_values(colour, 0, Region(x, y, width, height))["rgb"])
-    np.testing.assert_allclose(rgb, np.moveaxis(whole[y : y + height, x : x + width], -1, 0), atol=6e-6)
+    np.testing.assert_allclose(
+        rgb, np.moveaxis(whole[y : y + height, x : x + width], -1, 0), atol=6e-6
+    )
 
 
 @pytest.mark.parametrize("coloured", [False, True])
@@ -94,7 +108,9 @@ def test_estimated_error_is_large_where_the_video_is_wrong(coloured: bool) -> No
     actual = np.sqrt(np.mean((wrong - scene)[:, 28:36, 28:36] ** 2))
     assert 0.5 * actual < np.sqrt(np.mean(inside**2)) < 2 * actual
     assert outside.max() < 0.02
-    picture = cv2.imdecode(np.frombuffer(error_png(shown, 0, calibration), np.uint8), cv2.IMREAD_UNCHANGED)
+    picture = cv2.imdecode(
+        np.frombuffer(error_png(shown, 0, calibration), np.uint8), cv2.IMREAD_UNCHANGED
+    )
     assert picture[32, 32] > 200
     assert picture[4, 4] < 25
     with pytest.raises(InputError, match="coded snapshot was not sent"):

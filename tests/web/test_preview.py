@@ -45,7 +45,9 @@ def preview() -> Iterator[WebPreview]:
 def watch(url: str, **options) -> ClientConnection:
     parts = urlsplit(url)
     query = f"?{parts.query}" if parts.query else ""
-    return connect(f"ws://{parts.netloc}/live{query}", max_size=None, open_timeout=WAIT_S, **options)
+    return connect(
+        f"ws://{parts.netloc}/live{query}", max_size=None, open_timeout=WAIT_S, **options
+    )
 
 
 def next_picture(viewer: ClientConnection, timeout_s: float = WAIT_S) -> tuple[dict, list[bytes]]:
@@ -57,7 +59,9 @@ def next_picture(viewer: ClientConnection, timeout_s: float = WAIT_S) -> tuple[d
 
 
 def next_status(viewer: ClientConnection) -> dict:
-    """Return the next status message; its ``status`` is complete the first time, then what has changed."""
+    """Return the next status message; its ``status`` is complete the first time, then what has
+    changed.
+    """
     while True:
         message = viewer.recv(WAIT_S)
         if isinstance(message, str):
@@ -81,11 +85,18 @@ def test_viewer_receives_frames_and_coded_snapshot(preview: WebPreview, series) 
     with watch(preview.start()) as viewer:
         preview.publish(series.reconstruction(7))
         header, images = next_picture(viewer)
-    assert (header["seq"], header["series"], header["iterations"], header["start"]) == (7, "run-1", 12, "warm")
+    assert (header["seq"], header["series"], header["iterations"], header["start"]) == (
+        7,
+        "run-1",
+        12,
+        "warm",
+    )
     assert header["psnr_db"] == 31.5
     assert header["coded"]
     assert len(images) == 4
-    shapes = [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).shape for jpeg in images]
+    shapes = [
+        cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR).shape for jpeg in images
+    ]
     assert shapes == [(16, 24, 3)] * 4
 
 
@@ -103,7 +114,12 @@ def test_unknown_numbers_are_null_not_nan(preview: WebPreview, series) -> None:
     with watch(preview.start()) as viewer:
         preview.publish(series.reconstruction(0, report=unknown, counts=None))
         header, images = next_picture(viewer)
-    assert (header["residual"], header["psnr_db"], header["coded"], len(images)) == (None, None, False, 3)
+    assert (header["residual"], header["psnr_db"], header["coded"], len(images)) == (
+        None,
+        None,
+        False,
+        3,
+    )
 
 
 def test_nothing_is_encoded_without_viewers(preview: WebPreview, series) -> None:
@@ -263,14 +279,22 @@ def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
         assert "token" not in str(page.url)
         assert "httponly" in page.history[0].headers["set-cookie"].lower()
         assert browser.get(f"{base}/status").status_code == 200
-    assert plain_http.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
+    assert (
+        plain_http.get(
+            f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}
+        ).status_code
+        == 200
+    )
     with watch(guarded) as viewer:
         next_status(viewer)
 
 
 def test_token_and_page_work_behind_a_proxy_with_a_path(guarded: str) -> None:
     parts = urlsplit(guarded)
-    with path_proxy(parts.port) as url, httpx.Client(timeout=WAIT_S, follow_redirects=True) as browser:
+    with (
+        path_proxy(parts.port) as url,
+        httpx.Client(timeout=WAIT_S, follow_redirects=True) as browser,
+    ):
         refusal = browser.get(url, headers={"Accept": "text/html"})
         assert refusal.status_code == 403
         assert 'action="./"' in refusal.text
@@ -288,7 +312,8 @@ def is_sent_away(viewer: ClientConnection, sends: str = "") -> bool:
     deadline = time.monotonic() + WAIT_S
     try:
         while time.monotonic() < deadline:
-            # Many at once: on a busy machine a loop that also receives would not be fast enough for a flood.
+            # Many at once: on a busy machine a loop that also receives would not be fast enough for
+            # a flood.
             for _ in range(1000 if sends else 0):
                 viewer.send(sends)
             with contextlib.suppress(TimeoutError):
@@ -344,7 +369,10 @@ def test_number_of_viewers_is_limited() -> None:
             next_status(first)
             with (
                 watch(url) as second,
-                pytest.raises(Exception, match=r"1 viewer is watching, the limit set by \[preview\] max_viewers"),
+                pytest.raises(
+                    Exception,
+                    match=r"1 viewer is watching, the limit set by \[preview\] max_viewers",
+                ),
             ):
                 second.recv(WAIT_S)
     finally:
@@ -359,7 +387,9 @@ def test_close_disconnects_viewers_and_ends_threads(preview: WebPreview, series)
         next_picture(viewer)
         preview.close()
         preview.close()
-        assert {thread.name for thread in threading.enumerate() if thread.name.startswith("preview")} <= before
+        assert {
+            thread.name for thread in threading.enumerate() if thread.name.startswith("preview")
+        } <= before
     with pytest.raises(httpx.ConnectError):
         plain_http.get(url)
 
@@ -400,7 +430,9 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
             each.close()
 
 
-def test_connections_that_arrive_together_are_ended_together(preview: WebPreview, monkeypatch) -> None:
+def test_connections_that_arrive_together_are_ended_together(
+    preview: WebPreview, monkeypatch
+) -> None:
     monkeypatch.setattr(LimitedConnection, "max_connections", 5)
     monkeypatch.setattr(LimitedConnection, "request_s", 10 * WAIT_S)
     port = urlsplit(preview.start()).port
@@ -409,10 +441,14 @@ def test_connections_that_arrive_together_are_ended_together(preview: WebPreview
     together = threading.Event()
     preview._server.loop.call_soon_threadsafe(together.wait, WAIT_S)
     with contextlib.ExitStack() as opened:
-        silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(25)]
+        silent = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(25)
+        ]
         together.set()
         deadline_s = time.monotonic() + WAIT_S
-        while len(select.select(silent, [], [], 0.01)[0]) < 20:  # readable: the other side has closed it
+        while (
+            len(select.select(silent, [], [], 0.01)[0]) < 20
+        ):  # readable: the other side has closed it
             assert time.monotonic() < deadline_s
 
 
@@ -427,7 +463,9 @@ def test_trickled_keep_alive_request_is_ended(preview: WebPreview, monkeypatch) 
 
 
 @pytest.mark.parametrize("opcode", [0x89, 0x8A, 0x00], ids=["pings", "pongs", "fragments"])
-def test_viewer_that_sends_frames_without_end_is_disconnected(preview: WebPreview, opcode: int) -> None:
+def test_viewer_that_sends_frames_without_end_is_disconnected(
+    preview: WebPreview, opcode: int
+) -> None:
     with watch(preview.start()) as viewer:
         raw = viewer.socket
         payload = b"" if opcode == 0x00 else b"x" * 125
@@ -442,7 +480,9 @@ def test_viewer_that_sends_frames_without_end_is_disconnected(preview: WebPrevie
         assert sent < 8 << 20
 
 
-@pytest.mark.parametrize("frame", [b"\x81\x82\0\0\0\0\xff\xfe", b"\x83\x80\0\0\0\0"], ids=["not UTF-8", "invalid"])
+@pytest.mark.parametrize(
+    "frame", [b"\x81\x82\0\0\0\0\xff\xfe", b"\x83\x80\0\0\0\0"], ids=["not UTF-8", "invalid"]
+)
 def test_viewer_that_breaks_off_leaves_no_traceback(
     preview: WebPreview, series, caplog: pytest.LogCaptureFixture, frame: bytes
 ) -> None:
@@ -461,7 +501,8 @@ def test_viewer_that_breaks_off_leaves_no_traceback(
     [
         b"POST / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1\r\n\r\n",
         b"POST /control/tone HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[::1\r\n\r\n",
-        b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nOrigin: http://[x\r\n"
+        b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Origin: http://[x\r\n"
         b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
     ],
 )
@@ -477,7 +518,8 @@ def test_invalid_origin_is_refused_as_foreign(preview: WebPreview, request_line:
     "requests",
     [
         pytest.param(
-            b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", id="after a request"
+            b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            id="after a request",
         ),
         pytest.param(
             b"POST /control/tone HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -496,7 +538,10 @@ def test_request_that_ends_in_noise_leaves_no_traceback(
 ) -> None:
     port = urlsplit(preview.start()).port
     for _ in range(5):
-        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(("127.0.0.1", port), WAIT_S) as connection,
+        ):
             connection.sendall(requests)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):

@@ -41,7 +41,13 @@ def test_rig_without_tone_has_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"white_gains": [1.0, 1.0, 9.0]}, {"white_gains": [1.0, 1.0]}, {"demosaic": "best"}, {"black": 1.0}]
+    "wrong",
+    [
+        {"white_gains": [1.0, 1.0, 9.0]},
+        {"white_gains": [1.0, 1.0]},
+        {"demosaic": "best"},
+        {"black": 1.0},
+    ],
 )
 def test_invalid_tone_is_refused_with_the_rig(wrong: dict) -> None:
     with pytest.raises(ValidationError):

@@ -37,15 +37,26 @@ def test_every_word_used_is_known() -> None:
 
 def test_page_has_no_words_of_its_own() -> None:
     page = (STATIC / "index.html").read_text()
-    body = re.sub(r"<noscript>.*?</noscript>|<title>.*?</title>|<svg.*?</svg>|<!.*?>", "", page, flags=re.DOTALL)
+    body = re.sub(
+        r"<noscript>.*?</noscript>|<title>.*?</title>|<svg.*?</svg>|<!.*?>",
+        "",
+        page,
+        flags=re.DOTALL,
+    )
     texts = {text.strip() for text in re.findall(r">([^<>]*)<", body)}
-    proper = re.compile(r"^(sci_stream|/\S+|REC|p50|p99|ms|\d+ fps|inferno|viridis|turbo|bone|0\.0 EV)$")
+    proper = re.compile(
+        r"^(sci_stream|/\S+|REC|p50|p99|ms|\d+ fps|inferno|viridis|turbo|bone|0\.0 EV)$"
+    )
     assert [text for text in texts if re.search("[a-zA-Z]", text) and not proper.match(text)] == []
 
 
 def test_quantities_on_the_page_are_declared() -> None:
     page, readouts = (STATIC / "index.html").read_text(), (STATIC / "readouts.js").read_text()
-    used = re.findall(r"data-quantity=\"(\w+)\"", page) + re.findall(r"(?:shown|title)\(\"(\w+)\"", readouts)
-    declared = {text["key"] for report in (SolveReport, CalibrationHealth) for text in page_texts(report)}
+    used = re.findall(r"data-quantity=\"(\w+)\"", page) + re.findall(
+        r"(?:shown|title)\(\"(\w+)\"", readouts
+    )
+    declared = {
+        text["key"] for report in (SolveReport, CalibrationHealth) for text in page_texts(report)
+    }
     assert len(used) > 3
     assert set(used) <= declared

@@ -31,7 +31,9 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if dataclasses.is_dataclass(one) and type(one) is type(other):
-        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
+        return all(
+            same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one)
+        )
     return type(one) is type(other) and bool(one == other)
 
 
@@ -48,7 +50,9 @@ def test_samples_cover_every_kind_and_type() -> None:
     assert {type(message) for message in samples().values()} == set(get_args(Message))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.payloads], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if not kind.payloads], ids=lambda kind: kind.name
+)
 def test_every_field_is_in_the_header(kind: Any) -> None:
     assert set(kind.types) == {field.name for field in dataclasses.fields(kind.type)}
 
@@ -102,7 +106,10 @@ shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 
 
 @given(
-    counts=st.sampled_from([np.uint8, np.uint16, np.float32]).flatmap(lambda t: hnp.arrays(t, shapes)), data=st.data()
+    counts=st.sampled_from([np.uint8, np.uint16, np.float32]).flatmap(
+        lambda t: hnp.arrays(t, shapes)
+    ),
+    data=st.data(),
 )
 def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObject) -> None:
     big = st.integers(0, 2**63 - 1)
@@ -123,7 +130,9 @@ def test_any_snapshot_round_trips(counts: np.ndarray[Any, Any], data: st.DataObj
     assert isinstance(received, Snapshot)
     assert received.counts.tobytes() == counts.tobytes()
     blank = np.zeros(1)
-    assert same(dataclasses.replace(received, counts=blank), dataclasses.replace(snapshot, counts=blank))
+    assert same(
+        dataclasses.replace(received, counts=blank), dataclasses.replace(snapshot, counts=blank)
+    )
 
 
 # --- refusals
@@ -186,7 +195,9 @@ msgpack_values = st.recursive(
     | st.floats()
     | st.text(max_size=20)
     | st.binary(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -221,11 +232,27 @@ def test_message_with_changed_bytes_is_refused_or_decoded(kind: str, data: st.Da
         (Dropped("../x", 0, 1, "queue_full"), "series: expected a name of letters, digits"),
         (Dropped("s", 0, -1, "queue_full"), "seq: expected an integer from 0"),
         (Dropped("s", 0, 1, ""), "reason: expected a reason"),
-        (Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4)), "c", 1, 0), "counts: expected dtype uint8 or uint16"),
-        (Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4, 1), np.uint8), "c", 1, 0), "counts: expected 2 dimensions"),
-        (Snapshot(SnapshotId("s", 0, 0), np.zeros((0, 4), np.uint8), "c", 1, 0), "counts: expected 2 dimensions"),
         (
-            Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4), np.uint8), "c", 2, 0, truth=np.zeros((3, 4, 4), np.uint8)),
+            Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4)), "c", 1, 0),
+            "counts: expected dtype uint8 or uint16",
+        ),
+        (
+            Snapshot(SnapshotId("s", 0, 0), np.zeros((4, 4, 1), np.uint8), "c", 1, 0),
+            "counts: expected 2 dimensions",
+        ),
+        (
+            Snapshot(SnapshotId("s", 0, 0), np.zeros((0, 4), np.uint8), "c", 1, 0),
+            "counts: expected 2 dimensions",
+        ),
+        (
+            Snapshot(
+                SnapshotId("s", 0, 0),
+                np.zeros((4, 4), np.uint8),
+                "c",
+                2,
+                0,
+                truth=np.zeros((3, 4, 4), np.uint8),
+            ),
             r"truth: expected shape \(2, 4, 4\), got \(3, 4, 4\)",
         ),
     ],
@@ -248,7 +275,9 @@ def test_long_prose_is_cut_not_refused() -> None:
 
 
 def test_unknown_rate_does_not_prevent_a_heartbeat() -> None:
-    received = decode(encode(Heartbeat("sink", {"rate": float("nan"), "latency": float("inf"), "n": 3})))
+    received = decode(
+        encode(Heartbeat("sink", {"rate": float("nan"), "latency": float("inf"), "n": 3}))
+    )
     assert received == Heartbeat("sink", {"n": 3})
 
 
@@ -271,7 +300,9 @@ def test_corruption_on_a_forwarding_node_is_detected() -> None:
 
 
 def test_longest_correction_of_masks_is_sent() -> None:
-    worst = MaskCorrection(masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MAX_MASKS, black=-9e9).to_text
+    worst = MaskCorrection(
+        masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MAX_MASKS, black=-9e9
+    ).to_text
     reconstruction = samples()["reconstruction"]
     assert isinstance(reconstruction, Reconstruction)
     report = dataclasses.replace(reconstruction.report, masks_at=worst)

@@ -34,13 +34,21 @@ def schema(kind: Any) -> MapSchema:
         (Literal["a", "b"], ["a", "b"], ["c", "", 1, None, ["a"]]),
         (BayerPhase | None, ["RGGB", None], ["RGBW", 1, ""]),
         (ft.Count | None, [None, 3], [-1, "3", 2**63]),
-        (ft.Versions, [{}, {"a": "1"}], [{"a": 1}, {"k" * 65: ""}, {f"k{i}": "" for i in range(65)}, [], None]),
+        (
+            ft.Versions,
+            [{}, {"a": "1"}],
+            [{"a": 1}, {"k" * 65: ""}, {f"k{i}": "" for i in range(65)}, [], None],
+        ),
         (
             ft.Status,
             [{"a": 1, "b": "x", "c": True, "d": 0.5}],
             [{"a": NAN}, {"a": None}, {"a": [1]}, {"a": "y" * 1025}],
         ),
-        (ft.Chunks, [{"Gain": 1.0}], [{"../Gain": 1}, {"": 1}, {"G\0": 1}, {f"c{i}": i for i in range(25)}]),
+        (
+            ft.Chunks,
+            [{"Gain": 1.0}],
+            [{"../Gain": 1}, {"": 1}, {"G\0": 1}, {f"c{i}": i for i in range(25)}],
+        ),
     ],
     ids=lambda value: "" if isinstance(value, list) else type_name(value),
 )
@@ -109,12 +117,24 @@ def test_dataclass_is_sent_as_a_map() -> None:
 @pytest.mark.parametrize(
     ("value", "refusal"),
     [
-        ({"name": "x", "inner": {"level": 10}}, "outer.inner.level: expected an integer from 0 to 9, got 10"),
-        ({"name": "x", "inner": {}}, "outer.inner.level: expected a required field, got no such field"),
+        (
+            {"name": "x", "inner": {"level": 10}},
+            "outer.inner.level: expected an integer from 0 to 9, got 10",
+        ),
+        (
+            {"name": "x", "inner": {}},
+            "outer.inner.level: expected a required field, got no such field",
+        ),
         ({"name": "x", "inner": 3}, "outer.inner: expected a map, got 3"),
         ({"name": "x"}, "outer.inner: expected a required field, got no such field"),
-        ({"name": "x", "inner": None, "more": 1}, "outer.more: expected only the fields of this version"),
-        ({"name": "x", "inner": None, "m" * 999: 1}, f"outer.'{'m' * 40}'… (999 characters): expected only"),
+        (
+            {"name": "x", "inner": None, "more": 1},
+            "outer.more: expected only the fields of this version",
+        ),
+        (
+            {"name": "x", "inner": None, "m" * 999: 1},
+            f"outer.'{'m' * 40}'… (999 characters): expected only",
+        ),
     ],
 )
 def test_error_names_the_invalid_field(value: object, refusal: str) -> None:

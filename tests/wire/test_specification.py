@@ -49,11 +49,20 @@ def test_every_reason_dtype_and_time_is_specified() -> None:
 def test_version_and_limits_match_the_code() -> None:
     assert f"Version {SCHEMA_VERSION}." in TEXT
     assert f"`v`, integer: the version, {SCHEMA_VERSION}." in TEXT
-    assert [f"| `{name}` | map of at most {MAX_CHUNKS} names" in TEXT for name in ("units", "chunks")] == [True, True]
-    assert f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB" in TEXT
+    assert [
+        f"| `{name}` | map of at most {MAX_CHUNKS} names" in TEXT for name in ("units", "chunks")
+    ] == [True, True]
+    assert (
+        f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB"
+        in TEXT
+    )
 
 
 def test_example_equals_the_encoded_message() -> None:
     example = TEXT.split("## Example")[1].split("```")[1]
-    octets = " ".join(re.sub(r"   +\S.*$", "", line.strip()) for line in example.strip().splitlines())
-    assert bytes.fromhex(octets) == b"".join(bytes(frame) for frame in encode(Goodbye("reconstruct-0")))
+    octets = " ".join(
+        re.sub(r"   +\S.*$", "", line.strip()) for line in example.strip().splitlines()
+    )
+    assert bytes.fromhex(octets) == b"".join(
+        bytes(frame) for frame in encode(Goodbye("reconstruct-0"))
+    )

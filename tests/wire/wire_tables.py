@@ -1,8 +1,9 @@
-"""Write the declared fields, types and payloads into the tables of docs/wire.md; units and meanings stay as written.
+"""Write the declared fields, types and payloads into the tables of docs/wire.md; units and meanings
+stay as written.
 
-``python -m tests.wire.wire_tables`` rewrites the file after a declaration has changed. A field of a message without a
-row gets one at the end of its table, with an empty meaning to fill in; later reported quantities are in
-docs/quantities.md.
+``python -m tests.wire.wire_tables`` rewrites the file after a declaration has changed. A field of a
+message without a row gets one at the end of its table, with an empty meaning to fill in; later
+reported quantities are in docs/quantities.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from sci_stream.wire.schema import metadata_of, optional_type, types_of
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "wire.md"
 
 _KINDS: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
-_MAPS: Mapping[str, Mapping[str, Any]] = {"report": types_of(SolveReport), "health": types_of(CalibrationHealth)}
+_MAPS: Mapping[str, Mapping[str, Any]] = {
+    "report": types_of(SolveReport),
+    "health": types_of(CalibrationHealth),
+}
 _SNAPSHOT = _KINDS["snapshot"].types
 _SHAPES = {2: "(H, W)", 3: "(B, H, W)"}
 
@@ -81,7 +85,9 @@ def _types(fields: list[str], types: Mapping[str, Any]) -> str:
 
 def _payload_rows(rows: list[str], kind: MessageKind) -> Iterator[str]:
     yield rows[0]
-    meanings = {name.partition("`,")[0].strip("`"): meaning for name, _, _, meaning in map(_cells, rows[1:])}
+    meanings = {
+        name.partition("`,")[0].strip("`"): meaning for name, _, _, meaning in map(_cells, rows[1:])
+    }
     for name, payload in kind.payloads.items():
         optional = ", optional" if payload.optional else ""
         shape = "(H, W, 3)" if name == "picture" else _SHAPES[payload.ndim]
@@ -94,7 +100,9 @@ def _kind_rows(rows: list[str]) -> Iterator[str]:
     for row in rows[1:]:
         name, _, meaning = _cells(row)
         types = _KINDS[name.strip("`")].types
-        yield _row([name, "; ".join(f"`{field}` {type_name(types[field])}" for field in types), meaning])
+        yield _row(
+            [name, "; ".join(f"`{field}` {type_name(types[field])}" for field in types), meaning]
+        )
 
 
 def _cells(row: str) -> list[str]:

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from sci_stream.model import FoundCamera, FoundInterface
 
 
-def interfaces(cameras: Sequence[tuple[FoundCamera, str]], transports: Mapping[str, str]) -> tuple[FoundInterface, ...]:
-    """Return cameras by their protocol, as interfaces; ``transports`` are the names of protocols in GenTL."""
+def interfaces(
+    cameras: Sequence[tuple[FoundCamera, str]], transports: Mapping[str, str]
+) -> tuple[FoundInterface, ...]:
+    """Return cameras by their protocol, as interfaces; ``transports`` are the names of protocols in
+    GenTL.
+    """
     by_protocol: dict[str, list[FoundCamera]] = {}
     for camera, protocol in cameras:
         by_protocol.setdefault(protocol, []).append(camera)

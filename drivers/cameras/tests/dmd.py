@@ -1,4 +1,6 @@
-"""The program of a DMD's maker: ``dmd.py SOCKET COMMAND …`` passes a command on to the device and prints its answer."""
+"""The program of a DMD's maker: ``dmd.py SOCKET COMMAND …`` passes a command on to the device and
+prints its answer.
+"""
 
 import socket
 import sys

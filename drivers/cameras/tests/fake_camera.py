@@ -1,4 +1,6 @@
-"""Aravis' fake GigE camera on loopback, with the frames of a file or the picture of an optical table."""
+"""Aravis' fake GigE camera on loopback, with the frames of a file or the picture of an optical
+table.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,11 @@ def library_file() -> str | None:
 
 
 def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
-    """Run the camera until SIGTERM: a file of (N, H, W) uint8 or uint16, one after the other, for ever, or a table.
+    """Run the camera until SIGTERM: a file of (N, H, W) uint8 or uint16, one after the other, for
+    ever, or a table.
 
-    Of an `optical_table.OpticalTable` in the folder ``source`` the camera takes the picture at each exposure.
+    Of an `optical_table.OpticalTable` in the folder ``source`` the camera takes the picture at each
+    exposure.
     """
     name = library_file()
     assert name is not None
@@ -64,7 +68,10 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
     lib.arv_fake_camera_write_register.argtypes = [c_void_p, c_uint32, c_uint32]
     lib.arv_fake_camera_read_register.argtypes = [c_void_p, c_uint32, POINTER(c_uint32)]
     lib.arv_buffer_get_frame_id.restype, lib.arv_buffer_get_frame_id.argtypes = c_uint64, [c_void_p]
-    lib.arv_buffer_get_data.restype, lib.arv_buffer_get_data.argtypes = c_void_p, [c_void_p, POINTER(c_size_t)]
+    lib.arv_buffer_get_data.restype, lib.arv_buffer_get_data.argtypes = (
+        c_void_p,
+        [c_void_p, POINTER(c_size_t)],
+    )
     lib.g_object_set.argtypes = [c_void_p, c_char_p, c_double, c_void_p]
     is_table = source.is_dir()
     frames = np.load(source / "scene.npy" if is_table else source)
@@ -77,7 +84,11 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
 
     def pulse() -> bool:
         """Give a pulse to the input; return whether the camera waits for it."""
-        waits = bool(register(_ACQUISITION) and register(_TRIGGER_MODE) and register(_TRIGGER_SOURCE) == _LINE)
+        waits = bool(
+            register(_ACQUISITION)
+            and register(_TRIGGER_MODE)
+            and register(_TRIGGER_SOURCE) == _LINE
+        )
         if waits:
             lib.arv_fake_camera_write_register(camera, _TRIGGER, 1)
         return waits
@@ -91,7 +102,9 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
             trigger = CameraTrigger(mode, exposure_us, register(_TRIGGER_DELAY))
             picture = table.image(lib.arv_buffer_get_frame_id(buffer), trigger)
         shot = np.ascontiguousarray(picture).tobytes()
-        ctypes.memmove(lib.arv_buffer_get_data(buffer, None), shot, len(shot))  # its size is that of the payload
+        ctypes.memmove(
+            lib.arv_buffer_get_data(buffer, None), shot, len(shot)
+        )  # its size is that of the payload
 
     description = str(_with_input(lib, source)).encode() if is_table else None
     server = lib.arv_gv_fake_camera_new_full(b"127.0.0.1", serial.encode(), description)
@@ -99,7 +112,11 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
         sys.exit("the fake camera does not start: is its UDP port 3956 in use?")
     camera = lib.arv_gv_fake_camera_get_fake_camera(server)
     _, height, width = frames.shape
-    registers = {_WIDTH: width, _HEIGHT: height, _PIXEL_FORMAT: _MONO[2 if is_table else frames.itemsize]}
+    registers = {
+        _WIDTH: width,
+        _HEIGHT: height,
+        _PIXEL_FORMAT: _MONO[2 if is_table else frames.itemsize],
+    }
     for address, value in registers.items():
         lib.arv_fake_camera_write_register(camera, address, value)
     table = OpticalTable(source, pulse) if is_table else None
@@ -114,8 +131,9 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
 def _with_input(lib: ctypes.CDLL, folder: Path) -> Path:
     """Return the description of a fake camera whose input line works, and that can delay exposures.
 
-    Its firmware takes a frame when a register is written while the register of the source has a certain value, which
-    its description calls ``Software``. Here it is ``Line0``, and the optical table writes the register.
+    Its firmware takes a frame when a register is written while the register of the source has a
+    certain value, which its description calls ``Software``. Here it is ``Line0``, and the optical
+    table writes the register.
     """
     lib.arv_fake_camera_new.restype, lib.arv_fake_camera_new.argtypes = c_void_p, [c_char_p]
     lib.arv_fake_camera_get_genicam_xml.restype = c_char_p
@@ -125,7 +143,11 @@ def _with_input(lib: ctypes.CDLL, folder: Path) -> Path:
     end = description.index("</Enumeration>", begin)
     sources = description[begin:end].translate(str.maketrans("01", "10")).replace("Line1", "Line0")
     delay = (_DELAY_NODES % _TRIGGER_DELAY) + '\n<Float Name="ExposureTimeAbs"'
-    changed = description[:begin] + sources + description[end:].replace('<Float Name="ExposureTimeAbs"', delay, 1)
+    changed = (
+        description[:begin]
+        + sources
+        + description[end:].replace('<Float Name="ExposureTimeAbs"', delay, 1)
+    )
     path = folder / "camera.xml"
     path.write_text(changed)
     return path
@@ -135,7 +157,13 @@ class FakeCamera:
     """The camera in a process of its own, which can be switched off and on."""
 
     def __init__(self, source: Path, serial: str, lost_per_thousand: float) -> None:
-        self._argv = [sys.executable, "-m", "drivers.cameras.tests.fake_camera", str(source), serial]
+        self._argv = [
+            sys.executable,
+            "-m",
+            "drivers.cameras.tests.fake_camera",
+            str(source),
+            serial,
+        ]
         self._argv += ["--lost-per-thousand", str(lost_per_thousand)]
         self._process: subprocess.Popen[str] | None = None
         self.on()
@@ -156,7 +184,9 @@ class FakeCamera:
 
 
 @contextlib.contextmanager
-def fake_camera(source: Path, serial: str = "SCIGV1", lost_per_thousand: float = 0.0) -> Iterator[FakeCamera]:
+def fake_camera(
+    source: Path, serial: str = "SCIGV1", lost_per_thousand: float = 0.0
+) -> Iterator[FakeCamera]:
     """Yield the camera, switched on."""
     camera = FakeCamera(source, serial, lost_per_thousand)
     try:

@@ -1,4 +1,6 @@
-"""An optical table: a scene, a DMD that a program commands over a socket, and its pulses to the input of a camera."""
+"""An optical table: a scene, a DMD that a program commands over a socket, and its pulses to the
+input of a camera.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,22 @@ def transmission(patterns: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 
 
 class Faults(ModulatorFaultOptions):
-    """Faults by the number of the cycle, also a pulse that is late by patterns from then on, and one that is lost."""
+    """Faults by the number of the cycle, also a pulse that is late by patterns from then on, and
+    one that is lost.
+    """
 
     slips: dict[int, int] = Field(default_factory=dict)
     lost: list[int] = Field(default_factory=list)
 
 
 class OpticalTable:
-    """The table in ``folder``: ``scene.npy``, (T, H, W) of 0–1, one for the time of each pattern; the socket ``dmd``.
+    """The table in ``folder``: ``scene.npy``, (T, H, W) of 0–1, one for the time of each pattern;
+    the socket ``dmd``.
 
-    ``pulse`` is called in real time for each pulse on the cable to the camera, and returns whether the camera is armed.
-    While a pattern is held, a white card covers the scene, which is at rest. From the command ``step`` on the scene
-    moves, and the clock of the DMD stands still: each further ``step`` lets one cycle pass.
+    ``pulse`` is called in real time for each pulse on the cable to the camera, and returns whether
+    the camera is armed. While a pattern is held, a white card covers the scene, which is at rest.
+    From the command ``step`` on the scene moves, and the clock of the DMD stands still: each
+    further ``step`` lets one cycle pass.
     """
 
     def __init__(self, folder: Path, pulse: Callable[[], bool]) -> None:
@@ -134,11 +140,21 @@ class OpticalTable:
                     self._phi = transmission(patterns)
                 case "show":
                     bench.playing = False
-                    bench.shown = int(words[0]) if words[0].isdigit() else "white" if words[0] == "white" else "dark"
+                    bench.shown = (
+                        int(words[0])
+                        if words[0].isdigit()
+                        else "white"
+                        if words[0] == "white"
+                        else "dark"
+                    )
                 case "arm":
                     pattern_us, dark_us, gap_us = map(float, words)
                     bench.timing = replace(
-                        MaskTiming(), pattern_us=pattern_us, dark_us=dark_us, gap_us=gap_us, n_patterns=bench.n_patterns
+                        MaskTiming(),
+                        pattern_us=pattern_us,
+                        dark_us=dark_us,
+                        gap_us=gap_us,
+                        n_patterns=bench.n_patterns,
                     )
                 case "start":
                     bench.run()

@@ -1,4 +1,6 @@
-"""The driver `aravis` on Aravis' fake GigE Vision camera: real UDP on loopback, bit-exact, with outages."""
+"""The driver `aravis` on Aravis' fake GigE Vision camera: real UDP on loopback, bit-exact, with
+outages.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ from tests.e2e.kit import COMMAND, RunningRig, assert_accounted_for, camera_of, 
 pytestmark = pytest.mark.rig(seconds=50)
 pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
 if library_file() is None:
-    pytest.skip("no Aravis on this machine (Debian: apt-get install libaravis-0.8-0)", allow_module_level=True)
+    pytest.skip(
+        "no Aravis on this machine (Debian: apt-get install libaravis-0.8-0)",
+        allow_module_level=True,
+    )
 
 N, H, W = 13, 48, 64
 FRAMES = np.random.default_rng(7).integers(0, 65536, (N, H, W)).astype(np.uint16)
@@ -69,7 +74,9 @@ def read(camera: AravisCamera, count: int) -> list[CameraFrame]:
     frames: list[CameraFrame] = []
     deadline_s = time.monotonic() + 60
     while len(frames) < count:
-        assert time.monotonic() < deadline_s, f"{len(frames)} of {count} frames, {camera.counters()}"
+        assert time.monotonic() < deadline_s, (
+            f"{len(frames)} of {count} frames, {camera.counters()}"
+        )
         frame = camera.read(0.5)
         frames += [frame] if frame is not None else []
     return frames
@@ -92,13 +99,19 @@ class TestContract(CameraContract):
         return AravisCamera(AravisOptions.model_validate({"features": [RATE]}))
 
 
-def test_frames_are_exact_and_ids_wrap_without_a_gap(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_frames_are_exact_and_ids_wrap_without_a_gap(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     camera = make(buffers=256)
     capabilities = camera.open()
     camera.start()
     received = read(camera, 200)  # the fake camera begins shortly before 65535
     ids = [frame.frame_id for frame in received]
-    missed = [capabilities.frame_ids.missed(a, b) for a, b in pairwise(ids) if a is not None and b is not None]
+    missed = [
+        capabilities.frame_ids.missed(a, b)
+        for a, b in pairwise(ids)
+        if a is not None and b is not None
+    ]
     assert min(missed) >= 0
     steps = [(shown(b) - shown(a)) % N for a, b in pairwise(received)]
     assert steps == [(1 + gap) % N for gap in missed], "each missing frame is missing from the ids"
@@ -114,10 +127,14 @@ def test_lost_packets_are_counted_frames(frames: Path, make: Callable[..., Aravi
             shown(frame)
         ids = [frame.frame_id for frame in received]
         gone = (ids[-1] - ids[0] + 1 - len(ids)) % 65535
-        assert 0 < gone <= camera.counters().get("incomplete", 0) + 1, "an incomplete frame is missing, and counted"
+        assert 0 < gone <= camera.counters().get("incomplete", 0) + 1, (
+            "an incomplete frame is missing, and counted"
+        )
 
 
-def test_software_triggers_give_one_frame_each(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_software_triggers_give_one_frame_each(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     camera = make(trigger={"source": "Software"})
     assert camera.open().frame_period_ns is None
     camera.start()
@@ -127,20 +144,30 @@ def test_software_triggers_give_one_frame_each(source: FakeCamera, make: Callabl
     assert camera.read(0.3) is None
 
 
-def test_settings_have_standard_names(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_settings_have_standard_names(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     camera = make()
     camera.open()
-    assert [parameter.name for parameter in camera.settings()] == ["ExposureTime", "GainRaw", "AcquisitionFrameRate"]
+    assert [parameter.name for parameter in camera.settings()] == [
+        "ExposureTime",
+        "GainRaw",
+        "AcquisitionFrameRate",
+    ]
     assert camera.set("AcquisitionFrameRate", 50.0).frame_period_ns == 20_000_000
 
 
-def test_camera_is_listed_inspected_and_selected(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_camera_is_listed_inspected_and_selected(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     (producer,) = AravisCamera.find([])
     (interface,) = producer.interfaces
     (found,) = interface.cameras
     assert found.serial == "SCIGV1"
     inspection = make(**found.options).inspect()
-    assert {"Width", "ExposureTimeAbs", "TriggerMode"} <= {feature.name for feature in inspection.features}
+    assert {"Width", "ExposureTimeAbs", "TriggerMode"} <= {
+        feature.name for feature in inspection.features
+    }
     with pytest.raises(CameraError, match=r"(?s)No camera matches the selector.*SCIGV1"):
         make(selector={"serial": "another"}).open()
     with pytest.raises(ConfigError, match="names that users gave"):
@@ -163,7 +190,9 @@ def test_config_init_writes_a_rig_for_the_camera(source: FakeCamera, tmp_path: P
         made.close()
 
 
-def test_camera_that_is_switched_off_is_lost(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_camera_that_is_switched_off_is_lost(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     camera = make(silence_s=0.5)
     camera.open()
     camera.start()
@@ -178,7 +207,9 @@ def test_camera_that_is_switched_off_is_lost(source: FakeCamera, make: Callable[
     shown(read(camera, 1)[0])
 
 
-def test_camera_that_waits_for_triggers_is_lost(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:
+def test_camera_that_waits_for_triggers_is_lost(
+    source: FakeCamera, make: Callable[..., AravisCamera]
+) -> None:
     camera = make(silence_s=0.2, trigger={"source": "Software"})
     camera.open()
     camera.start()
@@ -191,7 +222,9 @@ def test_camera_that_waits_for_triggers_is_lost(source: FakeCamera, make: Callab
 def rig_of_camera(tmp_path: Path, *features: list[Any]) -> Mapping[str, Any]:
     """Return the changes for a rig with the fake camera; its calibration is in ``tmp_path``."""
     phi = (np.random.default_rng(1).random((4, H, W)) < 0.5).astype(np.float32)
-    save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=16000.0, bit_depth=16))
+    save_calibration(
+        tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=16000.0, bit_depth=16)
+    )
     return {
         "camera": camera_of("aravis", features=[["AcquisitionFrameRate", 20.0], *features]),
         "calibration": {"file": "calibration.h5"},
@@ -204,12 +237,19 @@ def assert_recorded_exactly(run: RunningRig, count: int) -> None:
     known = {FRAMES[k].tobytes() for k in range(N)}
     with run.recordings() as recordings:
         assert [seq for recording in recordings for seq in recording.raw_seqs] == list(range(count))
-        assert all(recording.raw(seq).tobytes() in known for recording in recordings for seq in recording.raw_seqs)
+        assert all(
+            recording.raw(seq).tobytes() in known
+            for recording in recordings
+            for seq in recording.raw_seqs
+        )
 
 
 @pytest.mark.parametrize("outage_s", [3.0, 10.0])
 def test_rig_resumes_after_an_outage(tmp_path: Path, frames: Path, outage_s: float) -> None:
-    with fake_camera(frames) as source, RunningRig(tmp_path, rig_of_camera(tmp_path), "--snapshots", "60") as run:
+    with (
+        fake_camera(frames) as source,
+        RunningRig(tmp_path, rig_of_camera(tmp_path), "--snapshots", "60") as run,
+    ):
         run.wait_for_count("acquired", 20)
         source.off()
         time.sleep(outage_s)
@@ -233,7 +273,9 @@ def test_lost_packets_and_automatic_gain_are_recorded(tmp_path: Path, frames: Pa
         assert_recorded_exactly(run, 100)
         assert "the reconstruction will be wrong: GainAuto is Continuous" in run.output
         with run.recordings() as (recording,):
-            assert recording.info.distortions.startswith("GainAuto is Continuous: frames are not exposed alike")
+            assert recording.info.distortions.startswith(
+                "GainAuto is Continuous: frames are not exposed alike"
+            )
         (finding,) = [finding for finding in check_rig(run.path) if finding.what == "settings"]
         assert finding.warning
         assert 'add ["GainAuto", "Off"] to [camera.options] features' in finding.text
@@ -245,13 +287,19 @@ MOMENTS = ("before it opens", "before it starts", "in a series", "at the end")
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", range(20))
-def test_rig_ends_in_order_after_an_outage_at_any_moment(tmp_path: Path, frames: Path, number: int) -> None:
-    """It goes on when the camera is back, or ends and names the reason; in every third run Ctrl-C ends it meanwhile."""
+def test_rig_ends_in_order_after_an_outage_at_any_moment(
+    tmp_path: Path, frames: Path, number: int
+) -> None:
+    """It goes on when the camera is back, or ends and names the reason; in every third run Ctrl-C
+    ends it meanwhile.
+    """
     rng = np.random.default_rng(number)
     moment, outage_s, interrupted = MOMENTS[number % 4], float(rng.uniform(1, 60)), number % 3 == 2
     with (
         fake_camera(frames) as source,
-        RunningRig(tmp_path, rig_of_camera(tmp_path), "--snapshots", "60", program=(*COMMAND, "--verbose")) as run,
+        RunningRig(
+            tmp_path, rig_of_camera(tmp_path), "--snapshots", "60", program=(*COMMAND, "--verbose")
+        ) as run,
     ):
         match moment:
             case "before it opens":
@@ -266,7 +314,9 @@ def test_rig_ends_in_order_after_an_outage_at_any_moment(tmp_path: Path, frames:
         if interrupted:
             time.sleep(min(outage_s, 5))
             run.process.send_signal(signal.SIGINT)
-            run.wait(8.0)  # 5 s where a core is idle: a register of a camera that is gone is tried for 3 s
+            run.wait(
+                8.0
+            )  # 5 s where a core is idle: a register of a camera that is gone is tried for 3 s
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(outage_s)

@@ -25,8 +25,12 @@ from sci_stream_drivers.genicam.options import GenicamOptions
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 pytestmark = pytest.mark.rig
-pytest.importorskip("genicam", reason="genicam is not installed: pip install './drivers/cameras[pylon]'")
-pytest.importorskip("pypylon", reason="pypylon is not installed: pip install './drivers/cameras[pylon]'")
+pytest.importorskip(
+    "genicam", reason="genicam is not installed: pip install './drivers/cameras[pylon]'"
+)
+pytest.importorskip(
+    "pypylon", reason="pypylon is not installed: pip install './drivers/cameras[pylon]'"
+)
 
 H, W = 48, 64
 SIZE = [["Width", W], ["Height", H], ["AcquisitionFrameRate", 200.0]]
@@ -89,15 +93,20 @@ def test_frames_are_exact(make: Make, images: list[list[Any]]) -> None:
     assert camera.open().pixel_format == "Mono8"
     camera.start()
     frames = read(camera, 20)
-    which = [next(k for k in range(5) if np.array_equal(frame.counts, SHOWN[k])) for frame in frames]
+    which = [
+        next(k for k in range(5) if np.array_equal(frame.counts, SHOWN[k])) for frame in frames
+    ]
     assert [(b - a) % 5 for a, b in pairwise(which)] == [1] * 19
     assert {b.frame_id - a.frame_id for a, b in pairwise(frames) if a.frame_id is not None} <= {1}
 
 
 @pytest.mark.parametrize(
-    ("pixel_format", "bits", "step"), [("Mono12", 12, 16), ("Mono16", 16, 256), ("BayerRG12", 12, 16)]
+    ("pixel_format", "bits", "step"),
+    [("Mono12", 12, 16), ("Mono16", 16, 256), ("BayerRG12", 12, 16)],
 )
-def test_pattern_is_a_ramp_in_every_depth(make: Make, pixel_format: str, bits: int, step: int) -> None:
+def test_pattern_is_a_ramp_in_every_depth(
+    make: Make, pixel_format: str, bits: int, step: int
+) -> None:
     camera = make(["PixelFormat", pixel_format], ["TestImageSelector", "Testimage1"])
     assert camera.open().bit_depth == bits
     camera.start()
@@ -119,7 +128,11 @@ def test_software_triggers_give_one_frame_each(make: Make) -> None:
 def test_settings_change_the_period(make: Make) -> None:
     camera = make()
     assert camera.open().frame_period_ns == 5_000_000
-    assert [parameter.name for parameter in camera.settings()] == ["ExposureTime", "Gain", "AcquisitionFrameRate"]
+    assert [parameter.name for parameter in camera.settings()] == [
+        "ExposureTime",
+        "Gain",
+        "AcquisitionFrameRate",
+    ]
     assert camera.set("AcquisitionFrameRate", 50.0).frame_period_ns == 20_000_000
 
 
@@ -171,7 +184,9 @@ def test_frames_with_lost_packets_are_gaps_of_the_ids(make: Make) -> None:
 
 def test_rig_records_every_frame_that_is_complete(tmp_path: Path, images: list[list[Any]]) -> None:
     phi = (np.random.default_rng(1).random((4, H, W)) < 0.5).astype(np.float32)
-    save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=60.0, bit_depth=8))
+    save_calibration(
+        tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=60.0, bit_depth=8)
+    )
     failing = [["ForceFailedBufferCount", 7], ["ForceFailedBuffer"]]
     features = [*SIZE, *images, ["AcquisitionFrameRate", 20.0], *failing]
     changes = {

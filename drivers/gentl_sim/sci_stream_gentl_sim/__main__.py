@@ -1,4 +1,6 @@
-"""Build the producer, render its frames, score a recording: ``python -m sci_stream_gentl_sim -h``."""
+"""Build the producer, render its frames, score a recording:
+``python -m sci_stream_gentl_sim -h``.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,24 @@ def _parser() -> argparse.ArgumentParser:
     building = verbs.add_parser("build", help="compile the producer, if its sources are newer")
     building.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")
     rendering = verbs.add_parser("render", help="render frames, calibration and truth")
-    rendering.add_argument("--rig", type=Path, help="rig of the simulated camera that defines the scene")
-    rendering.add_argument("--snapshots", type=int, default=32, help="number of snapshots to loop over (default: 32)")
-    rendering.add_argument("--serial", default="SIM0001", help="serial number of the camera (default: SIM0001)")
+    rendering.add_argument(
+        "--rig", type=Path, help="rig of the simulated camera that defines the scene"
+    )
+    rendering.add_argument(
+        "--snapshots", type=int, default=32, help="number of snapshots to loop over (default: 32)"
+    )
+    rendering.add_argument(
+        "--serial", default="SIM0001", help="serial number of the camera (default: SIM0001)"
+    )
     for verb in (building, rendering):
-        verb.add_argument("-o", "--folder", type=Path, default=FOLDER, help=f"output folder (default: {FOLDER})")
+        verb.add_argument(
+            "-o", "--folder", type=Path, default=FOLDER, help=f"output folder (default: {FOLDER})"
+        )
     scoring = verbs.add_parser("score", help="PSNR of a recording's video")
     scoring.add_argument("recording", type=Path)
-    scoring.add_argument("--truth", type=Path, default=FOLDER / "truth.npy", help="truth written by render")
+    scoring.add_argument(
+        "--truth", type=Path, default=FOLDER / "truth.npy", help="truth written by render"
+    )
     return parser
 
 
@@ -41,7 +53,9 @@ def main() -> None:
             print(done.frames, done.calibration, done.truth, sep="\n")
         else:
             found = score(given.recording, given.truth)
-            print(f"PSNR {sum(found.values()) / len(found):.2f} dB, mean over {len(found)} snapshots")
+            print(
+                f"PSNR {sum(found.values()) / len(found):.2f} dB, mean over {len(found)} snapshots"
+            )
     except SciStreamError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_status)

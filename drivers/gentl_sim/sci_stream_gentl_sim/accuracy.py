@@ -11,9 +11,11 @@ from sci_stream.recording.reader import Recording
 
 
 def score(recording: Path, truth: Path) -> dict[int, float]:
-    """Return the PSNR of every reconstructed snapshot: −10 log₁₀ MSE, peak 1, mean over its B frames, dB.
+    """Return the PSNR of every reconstructed snapshot: −10 log₁₀ MSE, peak 1, mean over its B
+    frames, dB.
 
-    The recording was made with the GenTL camera; ``truth`` was written by `render`, for the frames that it showed.
+    The recording was made with the GenTL camera; ``truth`` was written by `render`, for the frames
+    that it showed.
 
     Returns
     -------
@@ -42,5 +44,7 @@ def score(recording: Path, truth: Path) -> dict[int, float]:
             difference = video.astype(np.float64) - expected / 255.0
             found[seq] = float(np.mean(-10 * np.log10(np.mean(difference**2, axis=(1, 2)))))
     if not found:
-        raise FileFormatError(f"The recording {recording} contains no video", hint="Record it: [record] video = true.")
+        raise FileFormatError(
+            f"The recording {recording} contains no video", hint="Record it: [record] video = true."
+        )
     return found

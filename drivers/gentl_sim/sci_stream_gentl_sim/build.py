@@ -19,14 +19,19 @@ FOLDER = Path("build") / "gentl"
 _FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread")
 _RELEASE = ("-O3",)
 _SANITIZE = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
-# The library stays mapped once loaded: a thread that a consumer has not stopped would otherwise execute unmapped code.
+# The library stays mapped once loaded: a thread that a consumer has not stopped would otherwise
+# execute unmapped code.
 _LINK = ("-shared", "-pthread", "-Wl,-z,nodelete", "-Wl,--no-undefined", "-ldl")
 
 
 def find_compiler() -> str | None:
     """Return the C++ compiler of CXX, or the system's, or None."""
     wanted = os.environ.get("CXX")
-    return shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    return (
+        shutil.which(wanted)
+        if wanted
+        else next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    )
 
 
 def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
@@ -37,7 +42,8 @@ def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
     folder
         Output folder of the .cti; created if missing.
     sanitize
-        Use AddressSanitizer and UndefinedBehaviorSanitizer, whose runtime the consuming process must preload.
+        Use AddressSanitizer and UndefinedBehaviorSanitizer, whose runtime the consuming process
+        must preload.
 
     Returns
     -------
@@ -52,7 +58,9 @@ def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
     """
     target = folder.absolute() / (SANITIZED_NAME if sanitize else NAME)
     files = sorted((*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")))
-    if target.exists() and target.stat().st_mtime >= max(file.stat().st_mtime for file in (*files, Path(__file__))):
+    if target.exists() and target.stat().st_mtime >= max(
+        file.stat().st_mtime for file in (*files, Path(__file__))
+    ):
         return target
     compiler = find_compiler()
     if compiler is None:
@@ -74,12 +82,25 @@ def build(folder: Path = FOLDER, *, sanitize: bool = False) -> Path:
 
 
 def _compile(compiler: str, target: Path, sanitize: bool) -> None:
-    """Compile all sources as one unit, in less than half the time: each includes the same headers."""
+    """Compile all sources as one unit, in less than half the time:
+    each includes the same headers.
+    """
     unit = "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
-    command = [compiler, *_FLAGS, *(_SANITIZE if sanitize else _RELEASE), "-x", "c++", "-", *_LINK, "-o", str(target)]
+    command = [
+        compiler,
+        *_FLAGS,
+        *(_SANITIZE if sanitize else _RELEASE),
+        "-x",
+        "c++",
+        "-",
+        *_LINK,
+        "-o",
+        str(target),
+    ]
     done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
     if done.returncode:
         raise EnvironmentFault(
-            f"The compiler failed (status {done.returncode}):\n{' '.join(command)}\n{done.stderr.strip()}\n",
+            "The compiler failed (status "
+            f"{done.returncode}):\n{' '.join(command)}\n{done.stderr.strip()}\n",
             hint="This producer needs Linux and a C++17 compiler.",
         )

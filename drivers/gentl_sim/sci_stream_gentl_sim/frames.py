@@ -1,7 +1,7 @@
 """The file with the frames of the simulated GenTL camera.
 
-Little-endian: a header of 64 bytes, then the frames, each height × width samples of 16 bits, row by row. The producer
-maps it (scene.cpp), so a file in ``/dev/shm`` is shared memory.
+Little-endian: a header of 64 bytes, then the frames, each height × width samples of 16 bits, row by
+row. The producer maps it (scene.cpp), so a file in ``/dev/shm`` is shared memory.
 
 ======  ========  ==========================================================================
 offset  type      meaning
@@ -66,10 +66,16 @@ class Header:
                 expected="a width that is a multiple of 8, from 16, and an even height",
                 got=f"{self.width_px} × {self.height_px}",
             )
-        if self.frames < 1 or not 8 <= self.bit_depth <= 16 or self.exposure_us < 1 or self.rate_hz <= 0:
+        if (
+            self.frames < 1
+            or not 8 <= self.bit_depth <= 16
+            or self.exposure_us < 1
+            or self.rate_hz <= 0
+        ):
             raise FileFormatError(
                 "Unsupported frames of the simulated GenTL camera",
-                expected="at least one of 8 to 16 bits, exposed for 1 µs or longer, at a rate above 0",
+                expected="at least one of 8 to 16 bits, exposed for 1 µs or longer, at a rate "
+                "above 0",
                 got=self,
             )
 
@@ -93,8 +99,10 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
     with complete_output(path, replace=True) as partial, partial.open("wb") as file:
         file.write(
             _LAYOUT.pack(
-                _MARK, _VERSION, _LAYOUT.size, header.width_px, header.height_px, header.frames, header.bit_depth,
-                _MOSAICS.index(header.bayer), 0, header.black_dn, header.exposure_us, header.rate_hz,
+                _MARK, _VERSION, _LAYOUT.size, header.width_px, header.height_px, header.frames,
+                header.bit_depth,
+                _MOSAICS.index(header.bayer), 0, header.black_dn, header.exposure_us,
+                header.rate_hz,
             )
         )  # fmt: skip
         for frame in frames:
@@ -107,4 +115,8 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
             file.write(np.ascontiguousarray(frame, "<u2").tobytes())
             written += 1
         if written != header.frames:
-            raise FileFormatError("The number of frames does not match the header", expected=header.frames, got=written)
+            raise FileFormatError(
+                "The number of frames does not match the header",
+                expected=header.frames,
+                got=written,
+            )

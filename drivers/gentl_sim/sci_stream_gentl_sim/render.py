@@ -1,4 +1,6 @@
-"""Render frames for the GenTL producer with the simulated camera, with their calibration and truth."""
+"""Render frames for the GenTL producer with the simulated camera,
+with their calibration and truth.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _EXPOSED = 0.9
 class Rendered:
     """The written files.
 
-    ``frames`` for the producer, ``calibration`` for the rig, ``truth`` for scoring: (N, B, H, W) uint8 in a .npy file
-    with the video of each frame; frame id i shows number i mod N.
+    ``frames`` for the producer, ``calibration`` for the rig, ``truth`` for scoring: (N, B, H, W)
+    uint8 in a .npy file with the video of each frame; frame id i shows number i mod N.
     """
 
     frames: Path
@@ -44,19 +46,23 @@ def read_options(path: Path) -> dict[str, object]:
         options = tomllib.loads(path.read_text("utf-8"))["camera"]["options"]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} does not define a scene", expected="a rig with [camera.options]", got=repr(error)
+            f"{path} does not define a scene",
+            expected="a rig with [camera.options]",
+            got=repr(error),
         ) from error
     return dict(options)
 
 
-def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001") -> Rendered:
+def render(
+    options: dict[str, object], folder: Path, *, snapshots: int = 32, serial: str = "SIM0001"
+) -> Rendered:
     """Render a scene with the simulated camera.
 
     Parameters
     ----------
     options
-        Options of the simulated camera (`SimulatedOptions`). Its faults, trigger and number of snapshots are ignored:
-        the GenTL camera has its own, or they are given here.
+        Options of the simulated camera (`SimulatedOptions`). Its faults, trigger and number of
+        snapshots are ignored: the GenTL camera has its own, or they are given here.
     folder
         Output folder of the three files; created if missing. Existing files are replaced.
     snapshots
@@ -73,7 +79,12 @@ def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, ser
     StorageError
         If the folder cannot be written.
     """
-    ours: dict[str, object] = {"snapshots": snapshots, "snapshot_rate_hz": 0, "loop_snapshots": 0, "truth": True}
+    ours: dict[str, object] = {
+        "snapshots": snapshots,
+        "snapshot_rate_hz": 0,
+        "loop_snapshots": 0,
+        "truth": True,
+    }
     rest = {key: value for key, value in options.items() if key not in {"faults", "trigger"}}
     try:
         wanted = SimulatedOptions.model_validate(rest)
@@ -82,10 +93,13 @@ def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, ser
         raise ConfigError("Invalid options of the simulated camera", got=error) from error
     rate_hz = wanted.snapshot_rate_hz or 30.0
     header = Header(
-        checked.width_px, checked.height_px, snapshots, checked.bit_depth, checked.bayer, checked.black_dn,
+        checked.width_px, checked.height_px, snapshots, checked.bit_depth, checked.bayer,
+        checked.black_dn,
         exposure_us=_EXPOSED * 1e6 / rate_hz, rate_hz=rate_hz,
     )  # fmt: skip
-    rendered = Rendered(folder / "frames.sciframes", folder / "calibration.h5", folder / "truth.npy")
+    rendered = Rendered(
+        folder / "frames.sciframes", folder / "calibration.h5", folder / "truth.npy"
+    )
     camera = SimulatedCamera(checked)
     camera.open()
     try:
@@ -93,10 +107,15 @@ def render(options: dict[str, object], folder: Path, *, snapshots: int = 32, ser
         camera.start()
         shape = (snapshots, checked.n_frames, checked.height_px, checked.width_px)
         truth = np.lib.format.open_memmap(rendered.truth, "w+", np.uint8, shape)
-        write_frames(rendered.frames, header, (_shot(camera, truth[n]).counts for n in range(snapshots)))
+        write_frames(
+            rendered.frames, header, (_shot(camera, truth[n]).counts for n in range(snapshots))
+        )
         truth.flush()
         calibration = replace(
-            camera.calibration(), camera_serial=serial, exposure_ns=round(1e3 * header.exposure_us), gain_db=0.0
+            camera.calibration(),
+            camera_serial=serial,
+            exposure_ns=round(1e3 * header.exposure_us),
+            gain_db=0.0,
         )
         save_calibration(rendered.calibration, calibration, overwrite=True)
     except OSError as error:

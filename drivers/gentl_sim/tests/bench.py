@@ -29,9 +29,13 @@ def ramp(index: int, height: int, width: int, x: int = 0, y: int = 0) -> npt.NDA
 
 
 def encode(counts: npt.NDArray[np.uint16], packing: str) -> npt.NDArray[np.uint8]:
-    """Encode (H, W) 12-bit counts in the PFNC format that ends in ``packing``, (H, bytes per line)."""
+    """Encode (H, W) 12-bit counts in the PFNC format that ends in ``packing``, (H,
+    bytes per line).
+    """
     bits = int("".join(filter(str.isdigit, packing)))
-    samples = counts >> (SENSOR_BITS - bits) if bits <= SENSOR_BITS else counts << (bits - SENSOR_BITS)
+    samples = (
+        counts >> (SENSOR_BITS - bits) if bits <= SENSOR_BITS else counts << (bits - SENSOR_BITS)
+    )
     height, width = samples.shape
     if packing == "8":
         return samples.astype(np.uint8)
@@ -39,10 +43,14 @@ def encode(counts: npt.NDArray[np.uint16], packing: str) -> npt.NDArray[np.uint8
         return samples.astype("<u2").view(np.uint8)
     if packing.endswith("p"):  # one bit stream, lowest bit first
         stream = (samples[..., None] >> np.arange(bits)) & 1
-        return np.packbits(stream.reshape(height, width * bits).astype(np.uint8), axis=1, bitorder="little")
+        return np.packbits(
+            stream.reshape(height, width * bits).astype(np.uint8), axis=1, bitorder="little"
+        )
     low, pairs = bits - 8, samples.reshape(height, width // 2, 2)
     rest = pairs & ((1 << low) - 1)
-    three = np.stack([pairs[..., 0] >> low, rest[..., 0] | rest[..., 1] << 4, pairs[..., 1] >> low], axis=-1)
+    three = np.stack(
+        [pairs[..., 0] >> low, rest[..., 0] | rest[..., 1] << 4, pairs[..., 1] >> low], axis=-1
+    )
     return three.reshape(height, -1).astype(np.uint8)
 
 
@@ -92,13 +100,21 @@ class Bench:
         self.acquirer.stop()
 
     def next(self, timeout_s: float = PATIENCE_S) -> Got | None:
-        """Return the next complete frame and release its buffer; None if it is incomplete or missing."""
+        """Return the next complete frame and release its buffer; None if it is incomplete or
+        missing.
+        """
         buffer = self.acquirer.try_fetch(timeout=timeout_s, is_raw=True)
         if buffer is None:
             return None
         try:
             data = np.frombuffer(buffer.raw_buffer, np.uint8)[: buffer.size_filled].copy()
-            return Got(int(buffer.frame_id), int(buffer.timestamp_ns), data, int(buffer.width), int(buffer.height))
+            return Got(
+                int(buffer.frame_id),
+                int(buffer.timestamp_ns),
+                data,
+                int(buffer.width),
+                int(buffer.height),
+            )
         finally:
             buffer.parent.queue_buffer(buffer)
 

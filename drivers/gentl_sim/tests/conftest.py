@@ -12,7 +12,9 @@ import pytest
 
 from sci_stream_gentl_sim.build import build
 
-pytest.importorskip("harvesters", reason="harvesters is not installed: pip install 'sci-stream[genicam]'")
+pytest.importorskip(
+    "harvesters", reason="harvesters is not installed: pip install 'sci-stream[genicam]'"
+)
 
 from drivers.gentl_sim.tests.bench import Bench, camera
 
@@ -25,8 +27,9 @@ SIM_VARIABLE = "SCI_STREAM_GENTL_SIM"
 def gentl_producer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return the producer's .cti.
 
-    Its cameras are this test run's own: no other run on this machine finds them in use. With SCI_GENTL_SIM_SANITIZE
-    set it is built with sanitizers (drivers/gentl_sim/README.md says how to run them).
+    Its cameras are this test run's own: no other run on this machine finds them in use. With
+    SCI_GENTL_SIM_SANITIZE set it is built with sanitizers (drivers/gentl_sim/README.md says how to
+    run them).
     """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SCI_GENTL_SIM_LOCKS", str(tmp_path_factory.mktemp("locks")))
@@ -45,10 +48,11 @@ def gentl_producer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def own_gentl_producer(gentl_producer: Path, tmp_path: Path) -> Path:
-    """Return a copy of the producer, which the loader takes for another library: its cameras begin as new.
+    """Return a copy of the producer, which the loader takes for another library: its cameras begin
+    as new.
 
-    The state of a simulated camera, such as how often it was unplugged, lasts as long as its producer is loaded, which
-    is until the end of the test run.
+    The state of a simulated camera, such as how often it was unplugged, lasts as long as its
+    producer is loaded, which is until the end of the test run.
     """
     return Path(shutil.copy(gentl_producer, tmp_path / "own.cti"))
 

@@ -22,7 +22,9 @@ INVALID_PARAMETER, TIMEOUT, ABORT, TOO_SMALL, INVALID_INDEX = -1009, -1011, -101
 
 
 def test_second_open_in_the_same_process_is_refused(bench: Bench) -> None:
-    info = next(i for i in bench.acquirer.interface.module.device_info_list if i.serial_number == "SIM0001")
+    info = next(
+        i for i in bench.acquirer.interface.module.device_info_list if i.serial_number == "SIM0001"
+    )
     with pytest.raises(gentl.ResourceInUseException):
         info.create_device().open(gentl.DEVICE_ACCESS_FLAGS_LIST.DEVICE_ACCESS_EXCLUSIVE)
     bench.start()
@@ -63,7 +65,10 @@ def test_camera_in_use_by_another_process_is_busy_until_it_dies(
 ) -> None:
     with harvester(gentl_producer) as opened:
         infos = {info.serial_number: info.access_status for info in opened.device_info_list}
-        busy, free = (gentl.DEVICE_ACCESS_STATUS_LIST[f"DEVICE_ACCESS_STATUS_{s}"] for s in ("BUSY", "READWRITE"))
+        busy, free = (
+            gentl.DEVICE_ACCESS_STATUS_LIST[f"DEVICE_ACCESS_STATUS_{s}"]
+            for s in ("BUSY", "READWRITE")
+        )
         assert infos == {"SIM0001": busy, "SIM0002": free}
         with pytest.raises(gentl.AccessDeniedException):
             opened.create({"serial_number": "SIM0001"})
@@ -84,7 +89,9 @@ def test_camera_can_be_reopened_many_times(gentl_producer: Path) -> None:
 
 def test_two_cameras_stream_side_by_side(gentl_producer: Path) -> None:
     with harvester(gentl_producer) as opened:
-        benches = [Bench(opened.create({"serial_number": serial})) for serial in ("SIM0001", "SIM0002")]
+        benches = [
+            Bench(opened.create({"serial_number": serial})) for serial in ("SIM0001", "SIM0002")
+        ]
         for bench, width in zip(benches, (16, 32), strict=True):
             bench.set(Width=width, Height=2, AcquisitionFrameRate=200.0)
             bench.start(buffers=64)
@@ -134,7 +141,10 @@ def interface(producer: Producer) -> ctypes.c_void_p:
 
 def test_producer_exports_every_function_of_the_binding(gentl_producer: Path) -> None:
     text = Path(_gentl.__file__).read_bytes()
-    names = {name.decode() for name in re.findall(rb"\0((?:GC|TL|IF|Dev|DS|Event)[A-Z][A-Za-z]+)(?=\0)", text)}
+    names = {
+        name.decode()
+        for name in re.findall(rb"\0((?:GC|TL|IF|Dev|DS|Event)[A-Z][A-Za-z]+)(?=\0)", text)
+    }
     assert len(names) > 55
     library = ctypes.CDLL(str(gentl_producer))
     assert [name for name in sorted(names) if not hasattr(library, name)] == []
@@ -151,35 +161,49 @@ def test_calls_before_initialisation_fail(gentl_producer: Path) -> None:
     assert loaded("GCCloseLib") == 0
 
 
-def test_stale_and_foreign_handles_are_refused(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_stale_and_foreign_handles_are_refused(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     number = ctypes.c_uint32()
-    assert producer("IFGetNumDevices", ctypes.c_void_p(0xDEADBEEF), ctypes.byref(number)) == INVALID_HANDLE
+    assert (
+        producer("IFGetNumDevices", ctypes.c_void_p(0xDEADBEEF), ctypes.byref(number))
+        == INVALID_HANDLE
+    )
     assert producer("DevClose", interface) == INVALID_HANDLE  # open, but no device
     assert producer("IFClose", interface) == 0
     assert producer("IFClose", interface) == INVALID_HANDLE
     assert producer("IFGetNumDevices", interface, ctypes.byref(number)) == INVALID_HANDLE
 
 
-def test_invalid_arguments_have_their_own_errors(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_invalid_arguments_have_their_own_errors(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     size, out = ctypes.c_size_t(2), ctypes.c_void_p()
     text = ctypes.create_string_buffer(2)
     assert producer("IFGetDeviceID", interface, 0, text, ctypes.byref(size)) == TOO_SMALL
     assert producer("IFGetDeviceID", interface, 9, None, ctypes.byref(size)) == INVALID_INDEX
     assert producer("IFGetDeviceID", interface, 0, None, None) == INVALID_PARAMETER
     assert producer("IFOpenDevice", interface, b"no one", 4, ctypes.byref(out)) == INVALID_ID
-    assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 77, ctypes.byref(out)) == INVALID_PARAMETER
+    assert (
+        producer("IFOpenDevice", interface, b"SciSim_SIM0001", 77, ctypes.byref(out))
+        == INVALID_PARAMETER
+    )
     assert producer("IFOpenDevice", interface, b"SciSim_SIM0001", 4, None) == INVALID_PARAMETER
 
 
 def test_camera_opens_through_an_interface_that_listed_none(producer: Producer) -> None:
-    """Aravis lists the cameras through one interface, closes it, and opens a camera through another."""
+    """Aravis lists the cameras through one interface, closes it, and opens a camera through
+    another.
+    """
     system = producer.handle("TLOpen")
     interface = producer.handle("TLOpenInterface", system, b"SciSimInterface")
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 4)
     assert producer("DevClose", device) == 0
 
 
-def test_size_of_a_result_can_be_queried_first(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_size_of_a_result_can_be_queried_first(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     size, kind = ctypes.c_size_t(), ctypes.c_int32()
     what = (interface, b"SciSim_SIM0001", 7, ctypes.byref(kind))  # DEVICE_INFO_SERIAL_NUMBER
     assert producer("IFGetDeviceInfo", *what, None, ctypes.byref(size)) == 0
@@ -189,7 +213,9 @@ def test_size_of_a_result_can_be_queried_first(producer: Producer, interface: ct
     assert text.value == b"SIM0001"
 
 
-def test_closing_the_library_closes_everything_that_is_open(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_closing_the_library_closes_everything_that_is_open(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 4)
     stream = producer.handle("DevOpenDataStream", device, b"Stream0")
     assert producer("GCCloseLib") == 0
@@ -200,14 +226,18 @@ def test_closing_the_library_closes_everything_that_is_open(producer: Producer, 
     producer.handle("IFOpenDevice", again, b"SciSim_SIM0001", 4)
 
 
-def test_wait_for_frames_ends_on_timeout_or_kill(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_wait_for_frames_ends_on_timeout_or_kill(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 4)
     stream = producer.handle("DevOpenDataStream", device, b"Stream0")
     event = producer.handle("GCRegisterEvent", stream, 1)
     data, size = ctypes.create_string_buffer(16), ctypes.c_size_t(16)
 
     def wait(timeout_ms: int) -> int:
-        return producer("EventGetData", event, data, ctypes.byref(size), ctypes.c_uint64(timeout_ms))
+        return producer(
+            "EventGetData", event, data, ctypes.byref(size), ctypes.c_uint64(timeout_ms)
+        )
 
     assert wait(10) == TIMEOUT
     assert producer("EventKill", event) == 0
@@ -217,7 +247,9 @@ def test_wait_for_frames_ends_on_timeout_or_kill(producer: Producer, interface: 
     assert wait(0) == TIMEOUT
 
 
-def test_device_opened_for_reading_cannot_be_written(producer: Producer, interface: ctypes.c_void_p) -> None:
+def test_device_opened_for_reading_cannot_be_written(
+    producer: Producer, interface: ctypes.c_void_p
+) -> None:
     device = producer.handle("IFOpenDevice", interface, b"SciSim_SIM0001", 2)
     port = producer.handle("DevGetPort", device)
     value, size = ctypes.c_int64(), ctypes.c_size_t(8)

@@ -72,7 +72,11 @@ def test_user_set_restores_saved_values_across_close(gentl_producer: Path) -> No
         bench.trigger(TriggerSource="Line1")
         bench.set(UserSetSelector="UserSet1", UserSetSave=None, UserSetDefault="UserSet1")
         bench.set(UserSetSelector="Default", UserSetLoad=None)
-        assert (bench.get("Width"), bench.get("OffsetX"), bench.get("TriggerMode")) == (1280, 0, "Off")
+        assert (bench.get("Width"), bench.get("OffsetX"), bench.get("TriggerMode")) == (
+            1280,
+            0,
+            "Off",
+        )
     with camera(gentl_producer, "SIM0002") as bench:  # it starts with the default set
         names = ("PixelFormat", "Width", "OffsetX", "ExposureTime", "TriggerMode", "TriggerSource")
         assert tuple(map(bench.get, names)) == ("Mono12p", 64, 100, 321.0, "On", "Line1")

@@ -97,7 +97,9 @@ def test_late_frames_keep_their_timestamps(bench: Bench) -> None:
     [("Bits64", 0, [0, 1, 2, 3, 4]), ("Bits64", 65534, [65534, 65535, 65536, 65537, 65538]),
      ("Bits16", 0, [1, 2, 3, 4, 5]), ("Bits16", 65534, [65534, 65535, 1, 2, 3])],
 )  # fmt: skip
-def test_ids_wrap_as_in_gige_vision(bench: Bench, bits: str, first: int, expected: list[int]) -> None:
+def test_ids_wrap_as_in_gige_vision(
+    bench: Bench, bits: str, first: int, expected: list[int]
+) -> None:
     small(bench)
     bench.set(SimFrameIdBits=bits, SimFrameIdFirst=first)
     bench.start()
@@ -124,7 +126,9 @@ def unplug_after_20_frames(bench: Bench, away_ms: float) -> None:
 
 def test_unplugged_camera_fails_and_disappears(own_gentl_producer: Path) -> None:
     with camera(own_gentl_producer) as bench:
-        unplug_after_20_frames(bench, away_ms=3600e3)  # longer than any test: it never returns by itself
+        unplug_after_20_frames(
+            bench, away_ms=3600e3
+        )  # longer than any test: it never returns by itself
         with pytest.raises(gentl.IoException, match="close it, and open it when it is back"):
             bench.get("Width")
         assert bench.acquirer.device.node_map.DeviceIsLost.value is True
@@ -188,4 +192,6 @@ def test_memory_is_constant_over_starts_and_stops(bench: Bench) -> None:
     for _ in range(5):  # allocators reach their working size
         cycle()
     used = [cycle() for _ in range(20)]
-    assert max(used[10:]) - max(used[:10]) < 2 * 2**20  # a leak of one buffer a cycle would be 5 MiB
+    assert (
+        max(used[10:]) - max(used[:10]) < 2 * 2**20
+    )  # a leak of one buffer a cycle would be 5 MiB

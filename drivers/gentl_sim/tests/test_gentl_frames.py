@@ -14,12 +14,21 @@ from sci_stream_gentl_sim.frames import Header, write_frames
 
 
 def packing_of(pixel_format: str) -> str:
-    return pixel_format.removeprefix("Mono") if pixel_format.startswith("Mono") else pixel_format[7:]
+    return (
+        pixel_format.removeprefix("Mono") if pixel_format.startswith("Mono") else pixel_format[7:]
+    )
 
 
 @pytest.mark.parametrize("pixel_format", FORMATS)
 def test_every_pixel_is_exact_in_every_format(bench: Bench, pixel_format: str) -> None:
-    bench.set(Width=64, Height=22, OffsetX=1000, OffsetY=998, PixelFormat=pixel_format, AcquisitionFrameRate=800.0)
+    bench.set(
+        Width=64,
+        Height=22,
+        OffsetX=1000,
+        OffsetY=998,
+        PixelFormat=pixel_format,
+        AcquisitionFrameRate=800.0,
+    )
     bench.start()
     for index, got in enumerate(bench.take(4)):
         expected = encode(ramp(index, 22, 64, x=1000, y=998), packing_of(pixel_format))
@@ -30,7 +39,9 @@ def test_every_pixel_is_exact_in_every_format(bench: Bench, pixel_format: str) -
 def run_at_300_hz(bench: Bench, pixel_format: str, frames: int, buffers: int) -> None:
     """Take frames of 512 × 512 and compare each, by lines that were encoded beforehand."""
     bench.set(Width=512, Height=512, PixelFormat=pixel_format, AcquisitionFrameRate=300.0)
-    lines = encode(np.arange(4096)[:, None] + np.arange(512)[None, :] & 4095, packing_of(pixel_format))
+    lines = encode(
+        np.arange(4096)[:, None] + np.arange(512)[None, :] & 4095, packing_of(pixel_format)
+    )
     bench.start(buffers)
     stamps = []
     for index in range(frames):
@@ -61,7 +72,11 @@ def test_buffer_handling_mode_decides_which_frames_wait(bench: Bench, mode: str)
         time.sleep(0.01)
     got, lost = bench.next(), bench.stream_count("StreamLostFrameCount")
     assert got is not None
-    assert (got.frame_id, lost > 0) == (0, True) if mode == "OldestFirst" else (got.frame_id > 15, lost) == (True, 0)
+    assert (
+        (got.frame_id, lost > 0) == (0, True)
+        if mode == "OldestFirst"
+        else (got.frame_id > 15, lost) == (True, 0)
+    )
     with pytest.raises(Exception, match="not writable"):
         handling.value = "OldestFirst"
 
@@ -78,9 +93,19 @@ def test_frames_of_a_file_are_shown_in_a_loop(bench: Bench, tmp_path: Path) -> N
     header = Header(24, 16, 3, 10, BayerPhase.GBRG, black_dn=16.0, exposure_us=500.0, rate_hz=200.0)
     write_frames(tmp_path / "scene.sciframes", header, frames)
     bench.set(SimFramesFile=str(tmp_path / "scene.sciframes"))
-    assert (bench.get("Width"), bench.get("Height"), bench.get("PixelFormat")) == (24, 16, "BayerGB10")
-    assert (bench.get("ExposureTime"), bench.get("AcquisitionFrameRate"), bench.get("BlackLevel")) == (500, 200, 16)
-    assert set(bench.node_map.PixelFormat.symbolics) == {f for f in FORMATS if f.startswith(("Mono", "BayerGB"))}
+    assert (bench.get("Width"), bench.get("Height"), bench.get("PixelFormat")) == (
+        24,
+        16,
+        "BayerGB10",
+    )
+    assert (
+        bench.get("ExposureTime"),
+        bench.get("AcquisitionFrameRate"),
+        bench.get("BlackLevel"),
+    ) == (500, 200, 16)
+    assert set(bench.node_map.PixelFormat.symbolics) == {
+        f for f in FORMATS if f.startswith(("Mono", "BayerGB"))
+    }
     bench.start()
     for index, got in enumerate(bench.take(7)):
         np.testing.assert_array_equal(got.data.view("<u2").reshape(16, 24), frames[index % 3])
@@ -90,7 +115,12 @@ def test_exposure_gain_and_black_level_act_on_frames_and_clip(bench: Bench, tmp_
     counts = np.linspace(0, 4095, 16 * 32).round().astype(np.uint16).reshape(1, 16, 32)
     header = Header(32, 16, 1, 12, None, black_dn=64.0, exposure_us=1000.0, rate_hz=100.0)
     write_frames(tmp_path / "scene.sciframes", header, counts)
-    bench.set(SimFramesFile=str(tmp_path / "scene.sciframes"), ExposureTime=3000.0, Gain=6.0, BlackLevel=100.0)
+    bench.set(
+        SimFramesFile=str(tmp_path / "scene.sciframes"),
+        ExposureTime=3000.0,
+        Gain=6.0,
+        BlackLevel=100.0,
+    )
     bench.start()
     expected = np.clip(np.rint((counts[0] - 64.0) * 3 * 10 ** (6 / 20) + 100), 0, 4095)
     np.testing.assert_array_equal(bench.take(1)[0].data.view("<u2").reshape(16, 32), expected)
@@ -106,8 +136,16 @@ def test_other_patterns_are_black_and_white(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("mode", "count", "frames"), [("SingleFrame", 5, 1), ("MultiFrame", 3, 3)])
-def test_acquisition_of_limited_length_ends(bench: Bench, mode: str, count: int, frames: int) -> None:
-    bench.set(Width=16, Height=2, AcquisitionFrameRate=500.0, AcquisitionFrameCount=count, AcquisitionMode=mode)
+def test_acquisition_of_limited_length_ends(
+    bench: Bench, mode: str, count: int, frames: int
+) -> None:
+    bench.set(
+        Width=16,
+        Height=2,
+        AcquisitionFrameRate=500.0,
+        AcquisitionFrameCount=count,
+        AcquisitionMode=mode,
+    )
     bench.start()
     assert [got.frame_id for got in bench.take(frames)] == list(range(frames))
     assert bench.next(0.1) is None

@@ -36,7 +36,9 @@ def test_triggers_during_an_exposure_are_ignored_and_counted(bench: Bench) -> No
     assert bench.next(0.4) is None
 
 
-@pytest.mark.parametrize(("activation", "frames_per_pulse"), [("RisingEdge", 1), ("FallingEdge", 1), ("AnyEdge", 2)])
+@pytest.mark.parametrize(
+    ("activation", "frames_per_pulse"), [("RisingEdge", 1), ("FallingEdge", 1), ("AnyEdge", 2)]
+)
 def test_line_triggers_at_its_edges(bench: Bench, activation: str, frames_per_pulse: int) -> None:
     bench.set(SimLinePeriod=4000.0)
     bench.trigger(TriggerSource="Line1", TriggerActivation=activation)
@@ -62,12 +64,20 @@ def test_exposure_longer_than_the_line_period_skips_pulses(bench: Bench) -> None
     assert set(np.diff(stamps)) == {12_000_000}
     bench.set(AcquisitionStop=None)
     exposed = bench.get("SimExposedCount")
-    assert bench.get("SimTriggersIgnoredCount") in {2 * (exposed - 1), 2 * exposed}  # one may have just begun
+    assert bench.get("SimTriggersIgnoredCount") in {
+        2 * (exposed - 1),
+        2 * exposed,
+    }  # one may have just begun
 
 
-@pytest.mark.parametrize("features", [{"SimLinePeriod": 0.0}, {"LineSelector": "Line1", "LineMode": "Output"}])
+@pytest.mark.parametrize(
+    "features", [{"SimLinePeriod": 0.0}, {"LineSelector": "Line1", "LineMode": "Output"}]
+)
 def test_line_without_pulses_triggers_nothing(bench: Bench, features: dict[str, object]) -> None:
-    bench.set(SimLinePeriod=4000.0, **{key: value for key, value in features.items() if key != "SimLinePeriod"})
+    bench.set(
+        SimLinePeriod=4000.0,
+        **{key: value for key, value in features.items() if key != "SimLinePeriod"},
+    )
     if "SimLinePeriod" in features:
         bench.set(SimLinePeriod=0.0)
     bench.trigger(TriggerSource="Line1")
@@ -94,7 +104,9 @@ def test_trigger_width_exposes_while_the_line_is_high(bench: Bench) -> None:
 
 
 def test_acquisition_start_trigger_starts_free_running(bench: Bench) -> None:
-    bench.set(AcquisitionFrameRate=500.0, TriggerSelector="AcquisitionStart", TriggerSource="Software")
+    bench.set(
+        AcquisitionFrameRate=500.0, TriggerSelector="AcquisitionStart", TriggerSource="Software"
+    )
     bench.set(TriggerMode="On")
     bench.start()
     assert bench.next(0.05) is None
@@ -103,7 +115,9 @@ def test_acquisition_start_trigger_starts_free_running(bench: Bench) -> None:
 
 
 def test_output_line_shows_the_exposure(bench: Bench) -> None:
-    bench.set(ExposureTime=200e3, LineSelector="Line2", LineMode="Output", LineSource="ExposureActive")
+    bench.set(
+        ExposureTime=200e3, LineSelector="Line2", LineMode="Output", LineSource="ExposureActive"
+    )
     bench.trigger(TriggerSource="Software")
     bench.start()
     assert bench.get("LineStatus") is False

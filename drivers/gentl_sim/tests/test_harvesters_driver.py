@@ -32,7 +32,17 @@ from sci_stream_drivers.harvesters.producers import _NEEDED
 
 MakeHarvestersCamera = Callable[..., HarvestersCamera]
 SIZE = 512
-KINDS = ("Mono8", "Mono10", "Mono12", "Mono16", "Mono10p", "Mono12p", "Mono10Packed", "Mono12Packed", "BayerRG12p")
+KINDS = (
+    "Mono8",
+    "Mono10",
+    "Mono12",
+    "Mono16",
+    "Mono10p",
+    "Mono12p",
+    "Mono10Packed",
+    "Mono12Packed",
+    "BayerRG12p",
+)
 
 
 KEPT_BY_THE_CAMERA = [["UserSetSelector", "UserSet1"], ["UserSetSave"]]
@@ -49,7 +59,11 @@ def make(producer: Path) -> Iterator[MakeHarvestersCamera]:
     made: list[HarvestersCamera] = []
 
     def camera(*more: list[Any], **changed: Any) -> HarvestersCamera:
-        made.append(HarvestersCamera(HarvestersOptions.model_validate(sim_options(producer, *more, **changed))))
+        made.append(
+            HarvestersCamera(
+                HarvestersOptions.model_validate(sim_options(producer, *more, **changed))
+            )
+        )
         return made[-1]
 
     yield camera
@@ -81,15 +95,23 @@ def exact(camera: HarvestersCamera, form: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("form", KINDS)
-def test_every_pixel_is_exact_and_no_frame_is_missing(make: MakeHarvestersCamera, form: str) -> None:
+def test_every_pixel_is_exact_and_no_frame_is_missing(
+    make: MakeHarvestersCamera, form: str
+) -> None:
     exact(started(make(form=form, size=SIZE)), form, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", SIMULATED_FORMATS)
-def test_two_thousand_frames_are_exact_in_every_format(make: MakeHarvestersCamera, form: str) -> None:
+def test_two_thousand_frames_are_exact_in_every_format(
+    make: MakeHarvestersCamera, form: str
+) -> None:
     # The buffers bridge more than a second on a slow machine, which must be fast enough on average.
-    exact(started(make(["AcquisitionFrameRate", 320.0], form=form, size=SIZE, buffers=512)), form, 2000)
+    exact(
+        started(make(["AcquisitionFrameRate", 320.0], form=form, size=SIZE, buffers=512)),
+        form,
+        2000,
+    )
 
 
 # --- triggers
@@ -139,11 +161,19 @@ def test_incomplete_frames_are_counted_and_not_delivered(make: MakeHarvestersCam
         assert np.array_equal(frame.counts, ramp(frame.frame_id, "Mono12", 64))
 
 
-def run_reader(camera: HarvestersCamera, most: int) -> tuple[CameraReader[Captured], list[Captured]]:
+def run_reader(
+    camera: HarvestersCamera, most: int
+) -> tuple[CameraReader[Captured], list[Captured]]:
     """Run the acquire node's camera thread until it has captured a number of frames."""
     ring = MemoryBudget(64 << 20)
     reader = CameraReader(
-        camera, ring, lambda: None, lambda captured: captured, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1)
+        camera,
+        ring,
+        lambda: None,
+        lambda captured: captured,
+        most=most,
+        read_timeout_s=0.1,
+        backoff_s=(0.02, 0.1),
     )
     reader.open()
     reader.start()
@@ -168,11 +198,20 @@ def test_lost_frames_leave_gaps_in_the_ids(make: MakeHarvestersCamera) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["with an error", "silently"])
-def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, producer: Path, silent: bool) -> None:
+def test_unplugged_camera_resumes_in_a_new_epoch(
+    make: MakeHarvestersCamera, producer: Path, silent: bool
+) -> None:
     selector = {"serial": "SIM0002" if silent else "SIM0001"}
-    with bench_camera(producer, selector["serial"]) as bench:  # other tests of this process may have pulled the cable
+    with bench_camera(
+        producer, selector["serial"]
+    ) as bench:  # other tests of this process may have pulled the cable
         limit = bench.get("SimUnplugCount") + 1
-    faults = [["SimUnplugAfter", 100], ["SimUnplugTime", 300.0], ["SimUnplugSilent", silent], ["SimUnplugLimit", limit]]
+    faults = [
+        ["SimUnplugAfter", 100],
+        ["SimUnplugTime", 300.0],
+        ["SimUnplugSilent", silent],
+        ["SimUnplugLimit", limit],
+    ]
     reader, captured = run_reader(make(*faults, silence_s=0.1, selector=selector), 250)
     assert reader.failure is None
     assert [each.seq for each in captured] == list(range(250)), "the series continues"
@@ -182,12 +221,20 @@ def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, pro
         frames = [each.frame for each in captured if each.epoch == epoch]
         for index, frame in enumerate(frames):
             assert frame is not None
-            assert np.array_equal(frame.counts, ramp(index, "Mono12", 64)), "configured again, and exact"
+            assert np.array_equal(frame.counts, ramp(index, "Mono12", 64)), (
+                "configured again, and exact"
+            )
 
 
-def test_lost_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCamera, own_gentl_producer: Path) -> None:
+def test_lost_camera_that_waits_for_triggers_is_noticed(
+    make: MakeHarvestersCamera, own_gentl_producer: Path
+) -> None:
     faults = [["SimUnplugAfter", 3], ["SimUnplugTime", 2000.0], ["SimUnplugSilent", True]]
-    options = {"cti": [str(own_gentl_producer)], "trigger": {"source": "Software"}, "silence_s": 0.1}
+    options = {
+        "cti": [str(own_gentl_producer)],
+        "trigger": {"source": "Software"},
+        "silence_s": 0.1,
+    }
     camera = started(make(*faults, **options))
     for _ in range(3):
         camera.trigger()
@@ -250,19 +297,27 @@ def test_frame_id_restart_without_wrap_is_a_lost_camera(make: MakeHarvestersCame
     assert camera.counters()["discarded"] >= 1
 
 
-def test_camera_in_use_by_another_program_error_says_so(make: MakeHarvestersCamera, producer: Path) -> None:
+def test_camera_in_use_by_another_program_error_says_so(
+    make: MakeHarvestersCamera, producer: Path
+) -> None:
     program = (
         "import sys; from sci_stream_drivers.harvesters import *\n"
-        "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': 'SIM0001'}))\n"
+        "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': "
+        "'SIM0001'}))\n"
         "camera.open(); print('open', flush=True); sys.stdin.read(); camera.close()\n"
     )
     other = subprocess.Popen(
-        [sys.executable, "-c", program, producer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, producer],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(CameraError, match=r"The camera sci_stream SciSim SIM0001 is in use.*Close the viewer"):
+        with pytest.raises(
+            CameraError, match=r"The camera sci_stream SciSim SIM0001 is in use.*Close the viewer"
+        ):
             make().open()
         assert make(selector={"serial": "SIM0002"}).open().serial == "SIM0002"
     finally:
@@ -277,7 +332,12 @@ def test_camera_in_use_by_another_program_error_says_so(make: MakeHarvestersCame
 
 def test_chunk_data_comes_with_each_frame(make: MakeHarvestersCamera) -> None:
     camera = started(make(["Gain", 6.0], chunks=["FrameID", "Timestamp", "ExposureTime", "Gain"]))
-    assert camera.open().chunks == {"FrameID": "", "Timestamp": "ns", "ExposureTime": "us", "Gain": "dB"}
+    assert camera.open().chunks == {
+        "FrameID": "",
+        "Timestamp": "ns",
+        "ExposureTime": "us",
+        "Gain": "dB",
+    }
     for frame in take(camera, 10):
         assert frame.chunks["FrameID"] == frame.frame_id
         assert frame.chunks["Timestamp"] == frame.camera_time_ns
@@ -287,7 +347,9 @@ def test_chunk_data_comes_with_each_frame(make: MakeHarvestersCamera) -> None:
     assert "chunk_errors" not in camera.counters()
 
 
-def test_chunk_data_without_a_feature_is_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_chunk_data_without_a_feature_is_logged(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
     assert make(chunks=["Image", "Gain"]).open().chunks == {"Gain": "dB"}
     assert "No feature ChunkImage" in caplog.text
 
@@ -303,9 +365,9 @@ def test_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvester
     camera.open()
     plan = with_camera_settings(camera, MeasurementConditions())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert with_camera_settings(camera, MeasurementConditions(exposure_ns=7, gain_db=1.0)) == MeasurementConditions(
-        exposure_ns=7, gain_db=1.0
-    )
+    assert with_camera_settings(
+        camera, MeasurementConditions(exposure_ns=7, gain_db=1.0)
+    ) == MeasurementConditions(exposure_ns=7, gain_db=1.0)
 
 
 def test_timestamps_use_the_named_clock(make: MakeHarvestersCamera) -> None:
@@ -320,11 +382,15 @@ def test_synchronised_clock_is_awaited_and_named(make: MakeHarvestersCamera) -> 
     assert camera.open().clock == "PTP"
     (frame,) = take(camera, 1)
     assert frame.camera_time_ns is not None
-    assert abs(frame.host_time_ns - frame.camera_time_ns) < 10_000_000_000, "the simulated grandmaster keeps Unix time"
+    assert abs(frame.host_time_ns - frame.camera_time_ns) < 10_000_000_000, (
+        "the simulated grandmaster keeps Unix time"
+    )
 
 
 def test_unsynchronised_clock_is_an_error_after_the_timeout(make: MakeHarvestersCamera) -> None:
-    with pytest.raises(CameraError, match=r"is not synchronised; expected PtpStatus Slave or .*within 0\.01 s"):
+    with pytest.raises(
+        CameraError, match=r"is not synchronised; expected PtpStatus Slave or .*within 0\.01 s"
+    ):
         make(ptp="on", ptp_timeout_s=0.01).open()
 
 
@@ -345,7 +411,9 @@ def test_single_frame_mode_is_reset_unless_requested(make: MakeHarvestersCamera)
     assert len(take(started(make(user_set="UserSet1")), 3)) == 3
 
 
-def test_trigger_mode_left_on_is_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_trigger_mode_left_on_is_logged(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
     left = make(["TriggerSource", "Line1"], ["TriggerMode", "On"], *KEPT_BY_THE_CAMERA)
     left.open()
     assert "waits for triggers" not in caplog.text
@@ -354,13 +422,17 @@ def test_trigger_mode_left_on_is_logged(make: MakeHarvestersCamera, caplog: pyte
     assert "SIM0001 waits for triggers from Line1, as configured before" in caplog.text
 
 
-def test_features_of_the_interface_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_features_of_the_interface_are_set(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         make(interface_features=[["DeviceUpdateList"], ["DeviceSelector", 1]]).open()
     assert "The interface of sci_stream SciSim SIM0001: DeviceSelector = 1" in caplog.text
 
 
-def test_data_stream_without_a_description_is_used(make: MakeHarvestersCamera, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_stream_without_a_description_is_used(
+    make: MakeHarvestersCamera, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SCI_GENTL_SIM_BARE_STREAM", "1")
     camera = started(make(size=SIZE))
     exact(camera, "Mono12", 10)
@@ -369,19 +441,27 @@ def test_data_stream_without_a_description_is_used(make: MakeHarvestersCamera, m
         make(stream_features=[["StreamBufferHandlingMode", "NewestOnly"]]).open()
 
 
-def test_features_of_the_data_stream_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_features_of_the_data_stream_are_set(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
         camera = make(stream_features=[["StreamBufferHandlingMode", "NewestOnly"]], buffers=4)
         started(camera)
-    assert "The data stream of sci_stream SciSim SIM0001: StreamBufferHandlingMode = NewestOnly" in caplog.text
+    assert (
+        "The data stream of sci_stream SciSim SIM0001: StreamBufferHandlingMode = NewestOnly"
+        in caplog.text
+    )
     time.sleep(0.3)  # with four buffers and the oldest first, frames 0 to 3 would wait
     assert take(camera, 1)[0].frame_id > 3
 
 
 @pytest.mark.parametrize(
-    ("where", "named"), [("interface_features", "The interface of"), ("stream_features", "The data stream of")]
+    ("where", "named"),
+    [("interface_features", "The interface of"), ("stream_features", "The data stream of")],
 )
-def test_unknown_feature_of_a_module_error_names_the_module(make: MakeHarvestersCamera, where: str, named: str) -> None:
+def test_unknown_feature_of_a_module_error_names_the_module(
+    make: MakeHarvestersCamera, where: str, named: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"{named} .* has no feature NoSuchFeature"):
         make(**{where: [["NoSuchFeature", 1]]}).open()
 
@@ -450,7 +530,10 @@ def test_camera_of_two_producers_is_chosen_by_producer(producer: Path, tmp_path:
 def test_producer_that_crashes_is_listed_beside_the_others(tmp_path: Path, producer: Path) -> None:
     functions = "".join(f'extern "C" void {name}() {{ abort(); }}\n' for name in _NEEDED)
     (tmp_path / "crash.cpp").write_text("#include <cstdlib>\n" + functions)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "crash.cti", tmp_path / "crash.cpp"], check=True)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-o", tmp_path / "crash.cti", tmp_path / "crash.cpp"],
+        check=True,
+    )
     broken, good = HarvestersCamera.find([tmp_path / "crash.cti", producer])
     assert "crashes (exit status -6)" in broken.problem
     assert not broken.interfaces

@@ -20,7 +20,14 @@ from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 CPU = torch.device("cpu")
 SNAPSHOTS = 12
-SCENE = {"width_px": 64, "height_px": 64, "n_frames": 4, "bayer": "RGGB", "snapshot_rate_hz": 10.0, "seed": 3}
+SCENE = {
+    "width_px": 64,
+    "height_px": 64,
+    "n_frames": 4,
+    "bayer": "RGGB",
+    "snapshot_rate_hz": 10.0,
+    "seed": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +62,13 @@ def test_gentl_sim_quality_equals_simulated_camera(
     assert summary["ledger"]["camera_missed"] == 0
     report = score(path, rendered.truth)
 
-    options = {**SCENE, "snapshot_rate_hz": 0.0, "loop_snapshots": SNAPSHOTS, "snapshots": SNAPSHOTS, "truth": True}
+    options = {
+        **SCENE,
+        "snapshot_rate_hz": 0.0,
+        "loop_snapshots": SNAPSHOTS,
+        "snapshots": SNAPSHOTS,
+        "truth": True,
+    }
     camera = SimulatedCamera(SimulatedOptions.model_validate(options))
     camera.open()
     calibration = camera.calibration()

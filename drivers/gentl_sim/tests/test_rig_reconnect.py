@@ -1,4 +1,6 @@
-"""The whole instrument on a GenICam camera: from a GenTL producer to the recording, with a reconnect."""
+"""The whole instrument on a GenICam camera: from a GenTL producer to the recording, with a
+reconnect.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ SIZE = 64
 
 def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_producer: Path) -> None:
     phi = (np.random.default_rng(1).random((4, SIZE, SIZE)) < 0.5).astype(np.float32)
-    save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
+    save_calibration(
+        tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12)
+    )
     faults = [["AcquisitionFrameRate", 20.0], ["SimUnplugAfter", 15], ["SimUnplugTime", 300.0]]
-    options = sim_options(gentl_producer, *faults, form="Mono12p", size=SIZE, chunks=["ExposureTime", "Gain"])
+    options = sim_options(
+        gentl_producer, *faults, form="Mono12p", size=SIZE, chunks=["ExposureTime", "Gain"]
+    )
     changes = {
         "camera": camera_of("harvesters", **options),
         "calibration": {"file": "calibration.h5"},

@@ -1,4 +1,6 @@
-"""Changing settings of a GenICam camera while it delivers frames, with the simulated GenTL camera."""
+"""Changing settings of a GenICam camera while it delivers frames,
+with the simulated GenTL camera.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,16 @@ PROJECT = Path(__file__).parents[1]
 
 
 def test_wheel_contains_every_source_of_the_producer(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(PROJECT)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        str(PROJECT),
+    ]
     subprocess.run([*build, "--wheel-dir", str(tmp_path)], check=True)
     (wheel,) = tmp_path.glob("sci_stream_gentl_sim-*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info" not in name}

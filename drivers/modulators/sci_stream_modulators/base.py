@@ -28,10 +28,12 @@ OptionsT = TypeVar("OptionsT", bound=DriverOptions)
 
 
 class BaseModulator(abc.ABC, Generic[OptionsT]):
-    """A modulator in states closed, open, loaded, armed and started; methods with ``_`` are called in order only.
+    """A modulator in states closed, open, loaded, armed and started; methods with ``_`` are called
+    in order only.
 
-    Exceptions of the device's library become `CameraError`. The phase of the cycle is shifted by loading the patterns
-    in another order: the sequence stops at the end of a cycle, so that a camera that counts pulses stays in step.
+    Exceptions of the device's library become `CameraError`. The phase of the cycle is shifted by
+    loading the patterns in another order: the sequence stops at the end of a cycle, so that a
+    camera that counts pulses stays in step.
     """
 
     def __init__(self, options: OptionsT) -> None:
@@ -50,14 +52,18 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         """Connect to the device."""
 
     def _upload(self, patterns: Array) -> None:
-        """Store the patterns of a cycle on the stopped device, in which `_show` may have replaced them."""
+        """Store the patterns of a cycle on the stopped device, in which `_show` may have replaced
+        them.
+        """
 
     def _reorder(self, patterns: Array, first: int) -> None:
         """Let the cycle begin with another pattern of those that are stored; `_apply` follows."""
         self._upload(np.roll(patterns, -first, 0))
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
-        """Set the timing, already rounded, of the stopped device; return the times that it keeps."""
+        """Set the timing, already rounded, of the stopped device;
+        return the times that it keeps.
+        """
         return timing
 
     @abc.abstractmethod
@@ -69,7 +75,9 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         """Stop the sequence at the end of a cycle."""
 
     def _show(self, image: Array) -> None:
-        """Show one image, (H, W) uint8, on the stopped device, in place of its patterns (set ``_stale``)."""
+        """Show one image, (H, W) uint8, on the stopped device, in place of its patterns (set
+        ``_stale``).
+        """
         raise NotImplementedError(image)
 
     def _show_stored(self, pattern: int) -> None:
@@ -151,7 +159,9 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         if isinstance(pattern, int):
             count = 0 if self._patterns is None else len(self._patterns)
             if self._patterns is None or not 0 <= pattern < count:
-                raise ValueError(f"the patterns are numbered from 0; {count} are loaded, got {pattern}")
+                raise ValueError(
+                    f"the patterns are numbered from 0; {count} are loaded, got {pattern}"
+                )
             show: Callable[[], None] = partial(self._show_stored, pattern)
         else:
             level = 255 if pattern == "white" else 0
@@ -189,7 +199,12 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
     def close(self) -> None:
         """Release the device; does not raise."""
         self.stop()
-        is_open, self._capabilities, self._patterns, self._timing = self._capabilities is not None, None, None, None
+        is_open, self._capabilities, self._patterns, self._timing = (
+            self._capabilities is not None,
+            None,
+            None,
+            None,
+        )
         with contextlib.suppress(Exception):
             if is_open:
                 self._disconnect()

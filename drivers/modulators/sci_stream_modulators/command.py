@@ -23,24 +23,38 @@ from sci_stream_modulators.base import BaseModulator
 class CommandOptions(DriverOptions):
     """Options of the driver. A command is no shell script: words, quotes, and names in braces."""
 
-    show: str = Field(min_length=1, description="Shows one pattern; {file} is an image (.npy), {index} 0, 1, …")
-    load: str = Field(default="", description='Loads the masks of {file}, .npy of (B, H, W) uint8; "": nothing to do.')
+    show: str = Field(
+        min_length=1, description="Shows one pattern; {file} is an image (.npy), {index} 0, 1, …"
+    )
+    load: str = Field(
+        default="",
+        description='Loads the masks of {file}, .npy of (B, H, W) uint8; "": nothing to do.',
+    )
     arm: str = Field(
-        default="", description="Sets the times {pattern_us}, {dark_us}, {gap_us}, {pulse_delay_us}, {pulse_width_us}."
+        default="",
+        description="Sets the times {pattern_us}, {dark_us}, {gap_us}, {pulse_delay_us}, "
+        "{pulse_width_us}.",
     )
     start: str = Field(default="", description="Starts the cycle.")
     stop: str = Field(default="", description="Stops it.")
     counters: str = Field(
         default="",
-        description="Prints counts, a name and a number per line, as restarts 1; underruns are noticed, too.",
+        description="Prints counts, a name and a number per line, as restarts 1; underruns are "
+        "noticed, too.",
     )
     height_px: int = Field(ge=1, description="Height of a pattern, mirrors.")
     width_px: int = Field(ge=1, description="Width of a pattern, mirrors.")
     bits: Literal[1, 8] = Field(default=1, description="1: binary patterns; 8: grey ones.")
     min_pattern_us: float = Field(default=0.0, ge=0, description="Shortest time of a pattern, µs.")
-    pulse: Literal["per_cycle", "per_pattern", "none"] = Field(default="per_cycle", description="Pulses that it gives.")
-    masters: list[Master] = Field(default=["modulator"], description="Devices that may start a cycle.")
-    timeout_s: float = Field(default=30.0, gt=0, le=3600, description="Longest time of a command, s.")
+    pulse: Literal["per_cycle", "per_pattern", "none"] = Field(
+        default="per_cycle", description="Pulses that it gives."
+    )
+    masters: list[Master] = Field(
+        default=["modulator"], description="Devices that may start a cycle."
+    )
+    timeout_s: float = Field(
+        default=30.0, gt=0, le=3600, description="Longest time of a command, s."
+    )
 
 
 class CommandModulator(BaseModulator[CommandOptions]):
@@ -67,7 +81,15 @@ class CommandModulator(BaseModulator[CommandOptions]):
         self._do(self.options.load, file=self._file(patterns))
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
-        names = ("pattern_us", "dark_us", "gap_us", "pulse_delay_us", "pulse_width_us", "pulse", "master")
+        names = (
+            "pattern_us",
+            "dark_us",
+            "gap_us",
+            "pulse_delay_us",
+            "pulse_width_us",
+            "pulse",
+            "master",
+        )
         self._do(self.options.arm, **{name: getattr(timing, name) for name in names})
         return timing
 
@@ -78,7 +100,11 @@ class CommandModulator(BaseModulator[CommandOptions]):
         self._do(self.options.stop)
 
     def _show(self, image: Array) -> None:
-        same = [] if self._patterns is None else [b for b, mask in enumerate(self._patterns) if (mask == image).all()]
+        same = (
+            []
+            if self._patterns is None
+            else [b for b, mask in enumerate(self._patterns) if (mask == image).all()]
+        )
         index = same[0] if same else "white" if image.any() else "dark"
         self._do(self.options.show, index=index, file=self._file(image))
 
@@ -100,7 +126,9 @@ class CommandModulator(BaseModulator[CommandOptions]):
         if not words:
             return ""
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=self.options.timeout_s, check=False)
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=self.options.timeout_s, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CameraError(f"The modulator's command {words[0]} failed", got=error) from error
         if done.returncode:

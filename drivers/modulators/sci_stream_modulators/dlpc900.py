@@ -1,10 +1,14 @@
-"""DMDs behind TI's controller DLPC900 (LightCrafter 6500, 9000), over USB. Needs the extra ``dlpc900``.
+"""DMDs behind TI's controller DLPC900 (LightCrafter 6500, 9000), over USB.
 
-Patterns are sent to the controller's memory ("pattern on the fly"), 24 one-bit patterns in an image.
+Needs the extra ``dlpc900``.
+
+Patterns are sent to the controller's memory ("pattern on the fly"), 24 one-bit patterns in an
+image.
 
 References
 ----------
-TI, *DLPC900 Programmer's Guide*, DLPU018: USB commands 0x1A1B, 0x1A24, 0x1A2A, 0x1A2B, 0x1A31, 0x1A34, 0x1A1E.
+TI, *DLPC900 Programmer's Guide*, DLPU018: USB commands 0x1A1B, 0x1A24, 0x1A2A, 0x1A2B, 0x1A31,
+0x1A34, 0x1A1E.
 """
 
 from __future__ import annotations
@@ -39,11 +43,20 @@ ENHANCED_RLE = 2
 class Dlpc900Options(DriverOptions):
     """Options of the driver."""
 
-    width_px: int = Field(default=1920, ge=1, le=4096, description="Width of the DMD: 1920 of a DLP6500, 2560 of 9000.")
+    width_px: int = Field(
+        default=1920,
+        ge=1,
+        le=4096,
+        description="Width of the DMD: 1920 of a DLP6500, 2560 of 9000.",
+    )
     height_px: int = Field(default=1080, ge=1, le=2160, description="Height of the DMD, mirrors.")
-    serial: str = Field(default="", description='Serial number of the controller; "": the first one.')
+    serial: str = Field(
+        default="", description='Serial number of the controller; "": the first one.'
+    )
     timeout_s: float = Field(default=2.0, gt=0, le=60, description="Longest time for an answer, s.")
-    color: int = Field(default=1, ge=1, le=7, description="LEDs that are lit: 1 red, 2 green, 4 blue, or a sum.")
+    color: int = Field(
+        default=1, ge=1, le=7, description="LEDs that are lit: 1 red, 2 green, 4 blue, or a sum."
+    )
 
 
 class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
@@ -59,7 +72,10 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         try:
             self._device.open(_VENDOR, _PRODUCT, self.options.serial or None)
         except OSError as error:
-            hint = "Is it connected and on, and may this user open it (deploy/host/90-sci-stream.rules)?"
+            hint = (
+                "Is it connected and on, and may this user open it "
+                "(deploy/host/90-sci-stream.rules)?"
+            )
             raise CameraError("No DLPC900 can be opened", got=error, hint=hint) from None
         patch, _, minor, major = self._ask(FIRMWARE)[:4]
         self._command(RUN, bytes([STOP]))
@@ -94,7 +110,9 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
         delay_us = round(timing.pulse_delay_us)
-        self._command(TRIGGER_OUT_2, struct.pack("<Bhh", 0, delay_us, delay_us + round(timing.pulse_width_us)))
+        self._command(
+            TRIGGER_OUT_2, struct.pack("<Bhh", 0, delay_us, delay_us + round(timing.pulse_width_us))
+        )
         started = timing.master != "modulator"
         if started:
             self._command(TRIGGER_IN_1, struct.pack("<HB", 0, 0))
@@ -102,16 +120,27 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         return timing
 
     def _define(self, timing: MaskTiming, order: list[int], started: bool = False) -> None:
-        """Write the table of patterns: the first waits for the trigger, and gives the pulse of a cycle."""
+        """Write the table of patterns: the first waits for the trigger, and gives the pulse of a
+        cycle.
+        """
         count = len(order)
         for index, stored in enumerate(order):
             dark_us = timing.dark_us + (timing.gap_us if index == count - 1 else 0.0)
-            # Without darkness the mirrors need not be cleared, and patterns follow each other at once.
+            # Without darkness the mirrors need not be cleared, and patterns follow each other at
+            # once.
             options = int(dark_us > 0) | self.options.color << 4 | (started and index == 0) << 7
             silent = timing.pulse == "none" or (timing.pulse == "per_cycle" and index > 0)
             place = stored // PER_IMAGE | stored % PER_IMAGE << 11
-            lit, dark = (round(time_us).to_bytes(3, "little") for time_us in (timing.pattern_us, dark_us))
-            entry = struct.pack("<H", index) + lit + bytes([options]) + dark + struct.pack("<BH", silent, place)
+            lit, dark = (
+                round(time_us).to_bytes(3, "little") for time_us in (timing.pattern_us, dark_us)
+            )
+            entry = (
+                struct.pack("<H", index)
+                + lit
+                + bytes([options])
+                + dark
+                + struct.pack("<BH", silent, place)
+            )
             self._command(DEFINE, entry)
         self._command(LUT, struct.pack("<HI", count, 0))
 
@@ -160,20 +189,29 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         for at in range(0, len(message), _REPORT):
             # The first byte is the number of the report, which HID libraries expect.
             if self._device.write(b"\0" + message[at : at + _REPORT].ljust(_REPORT, b"\0")) < 0:
-                raise CameraError("The DMD controller does not take a report", got=self._device.error())
+                raise CameraError(
+                    "The DMD controller does not take a report", got=self._device.error()
+                )
         answer = bytes(self._device.read(_REPORT, round(1000 * self.options.timeout_s)))
         if len(answer) < 4:
             raise CameraError(f"The DMD controller does not answer command 0x{command:04X}")
         flags_back, sequence, length = struct.unpack_from("<BBH", answer)
         if sequence != self._sequence:
-            raise CameraError("The DMD controller answers another command", expected=self._sequence, got=sequence)
+            raise CameraError(
+                "The DMD controller answers another command", expected=self._sequence, got=sequence
+            )
         if flags_back & _ERROR:
-            raise CameraError(f"The DMD controller refused command 0x{command:04X}", got=answer[4 : 4 + length].hex())
+            raise CameraError(
+                f"The DMD controller refused command 0x{command:04X}",
+                got=answer[4 : 4 + length].hex(),
+            )
         return answer[4 : 4 + length]
 
 
 def pack(patterns: Array) -> npt.NDArray[np.uint8]:
-    """Return up to 24 one-bit patterns as one image, (H, W, 3): bits 0–7 in the last byte of a pixel."""
+    """Return up to 24 one-bit patterns as one image, (H, W, 3): bits 0–7 in the last byte of a
+    pixel.
+    """
     bits = np.zeros((*patterns.shape[1:], PER_IMAGE), np.uint8)
     bits[..., : len(patterns)] = np.moveaxis(patterns > 0, 0, -1)
     return np.ascontiguousarray(np.packbits(bits, axis=-1, bitorder="little")[..., ::-1])
@@ -192,7 +230,9 @@ def encode_bmp(image: npt.NDArray[np.uint8]) -> bytes:
     body += b"\0\1\0"
     body += bytes(-(HEADER.size + len(body)) % 4)
     total = HEADER.size + len(body)
-    return HEADER.pack(b"Spld", width, height, total, b"\xff" * 8, bytes(4), 0, ENHANCED_RLE, 1) + bytes(body)
+    return HEADER.pack(
+        b"Spld", width, height, total, b"\xff" * 8, bytes(4), 0, ENHANCED_RLE, 1
+    ) + bytes(body)
 
 
 def _row(row: npt.NDArray[np.uint8]) -> Iterator[bytes]:

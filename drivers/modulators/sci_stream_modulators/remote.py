@@ -1,8 +1,8 @@
 """A mask modulator on another host, where ``sci-stream modulate`` serves it.
 
-Makers' libraries are mostly for Windows: nothing in `server`, and nothing that it imports, needs POSIX, torch or a
-camera. One call at a time: name, argument as JSON and perhaps patterns; one answer: kind of error, and the result as
-JSON.
+Makers' libraries are mostly for Windows: nothing in `server`, and nothing that it imports, needs
+POSIX, torch or a camera. One call at a time: name, argument as JSON and perhaps patterns; one
+answer: kind of error, and the result as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _MAX_BYTES = 1 << 30
 
 
 class Method(NamedTuple, Generic[_Argument, _Answer]):
-    """A method of the port: argument and answer, and how long it may take. To load patterns over USB takes minutes."""
+    """A method of the port: argument and answer, and how long it may take.
+
+    To load patterns over USB takes minutes.
+    """
 
     name: str
     argument: TypeAdapter[_Argument]
@@ -45,17 +48,26 @@ class Method(NamedTuple, Generic[_Argument, _Answer]):
 NOTHING: TypeAdapter[None] = TypeAdapter(None)
 _TIMING = TypeAdapter(MaskTiming)
 _OPEN = Method("open", NOTHING, TypeAdapter(ModulatorCapabilities), 60.0)
-LOAD = Method("load", TypeAdapter(Annotated[tuple[int, ...], Field(max_length=3)]), TypeAdapter(str), 600.0)
+LOAD = Method(
+    "load", TypeAdapter(Annotated[tuple[int, ...], Field(max_length=3)]), TypeAdapter(str), 600.0
+)
 _ARM = Method("arm", _TIMING, _TIMING)
 _HOLD = Method("hold", TypeAdapter[Pattern | None](Pattern | None), NOTHING, 600.0)
-_ADVANCE = Method("advance", TypeAdapter(Annotated[int, Field(ge=-65536, le=65536)]), NOTHING, 600.0)
+_ADVANCE = Method(
+    "advance", TypeAdapter(Annotated[int, Field(ge=-65536, le=65536)]), NOTHING, 600.0
+)
 _COUNTERS = Method("counters", NOTHING, TypeAdapter(dict[str, int]))
 _START, _STOP, _CLOSE = (Method(name, NOTHING, NOTHING) for name in ("start", "stop", "close"))
 METHODS: dict[str, Method[Any, Any]] = {
     m.name: m for m in (_OPEN, LOAD, _ARM, _HOLD, _ADVANCE, _COUNTERS, _START, _STOP, _CLOSE)
 }
-# Errors by the kind that an answer names. All others are a `CameraError`. Invalid calls raise ValueError, too.
-ERRORS: dict[str, type[Exception]] = {"input": InputError, "value": ValueError, "order": RuntimeError}
+# Errors by the kind that an answer names. All others are a `CameraError`. Invalid calls raise
+# ValueError, too.
+ERRORS: dict[str, type[Exception]] = {
+    "input": InputError,
+    "value": ValueError,
+    "order": RuntimeError,
+}
 
 
 def is_remote(endpoint: str) -> bool:
@@ -66,33 +78,44 @@ def is_remote(endpoint: str) -> bool:
 
 def modulator_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     """Create a socket of either side."""
-    return make_socket(context, kind, max_message_bytes=_MAX_BYTES, heartbeat_s=1.0, send_queue=4, receive_queue=4)
+    return make_socket(
+        context, kind, max_message_bytes=_MAX_BYTES, heartbeat_s=1.0, send_queue=4, receive_queue=4
+    )
 
 
 class RemoteOptions(DriverOptions):
     """Options of the driver."""
 
     address: Endpoint = Field(
-        description="Address of `sci-stream modulate` on the modulator's host.", examples=["tcp://192.168.1.7:5704"]
+        description="Address of `sci-stream modulate` on the modulator's host.",
+        examples=["tcp://192.168.1.7:5704"],
     )
     public_key: PublicKey = Field(
         default="",
         description='Public key that `sci-stream keys show` prints on its host; "": no encryption.',
     )
-    key: Rare[Path] = Field(default=Path("~/.config/sci-stream/key"), description="Secret key of this host.")
+    key: Rare[Path] = Field(
+        default=Path("~/.config/sci-stream/key"), description="Secret key of this host."
+    )
     unprotected_network: Rare[bool] = Field(
-        default=False, description="Allow another host without encryption: any host may command the modulator."
+        default=False,
+        description="Allow another host without encryption: any host may command the modulator.",
     )
 
     @model_validator(mode="after")
     def _beyond_this_machine_is_encrypted(self) -> Self:
         if is_remote(self.address) and not self.public_key and not self.unprotected_network:
-            raise ValueError("address is another machine: set public_key, or unprotected_network = true")
+            raise ValueError(
+                "address is another machine: set public_key, or unprotected_network = true"
+            )
         return self
 
 
 class RemoteModulator:
-    """The modulator that `sci-stream modulate` serves. Satisfies `sci_stream.ports.MaskModulator`."""
+    """The modulator that `sci-stream modulate` serves.
+
+    Satisfies `sci_stream.ports.MaskModulator`.
+    """
 
     Options: ClassVar[type[RemoteOptions]] = RemoteOptions
 
@@ -106,7 +129,8 @@ class RemoteModulator:
         if self._socket is None:
             self._context = zmq.Context()
             self._socket = modulator_socket(self._context, zmq.REQ)
-            # After a call without an answer the next one may follow, and its late answer is discarded.
+            # After a call without an answer the next one may follow, and its late answer is
+            # discarded.
             self._socket.setsockopt(zmq.REQ_RELAXED, 1)
             self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
             if self._options.public_key:
@@ -153,24 +177,33 @@ class RemoteModulator:
         self._ask_quietly(_CLOSE)
         self._disconnect()
 
-    def _ask(self, method: Method[_Argument, _Answer], argument: _Argument, *payload: bytes) -> _Answer:
+    def _ask(
+        self, method: Method[_Argument, _Answer], argument: _Argument, *payload: bytes
+    ) -> _Answer:
         if self._socket is None:
             raise RuntimeError("the modulator is not open: call open() first")
         try:
-            self._socket.send_multipart([method.name.encode(), method.argument.dump_json(argument), *payload])
+            self._socket.send_multipart(
+                [method.name.encode(), method.argument.dump_json(argument), *payload]
+            )
             if not self._socket.poll(round(1000 * method.limit_s)):
                 raise CameraError(
                     f"The modulator at {self._options.address} does not answer",
                     expected=f"an answer to {method.name}() within {method.limit_s:g} s",
-                    hint="Does `sci-stream modulate` run there, and do the keys fit (public_key in its options)?",
+                    hint="Does `sci-stream modulate` run there, and do the keys fit (public_key "
+                    "in its options)?",
                 )
             error, answer = self._socket.recv_multipart()
             if error:
-                raise ERRORS.get(error.decode(errors="replace"), CameraError)(answer.decode(errors="replace"))
+                raise ERRORS.get(error.decode(errors="replace"), CameraError)(
+                    answer.decode(errors="replace")
+                )
             return method.answer.validate_json(answer)
         except (zmq.ZMQError, ValidationError) as failure:
             where = self._options.address
-            raise CameraError(f"The connection to the modulator at {where} failed", got=failure) from failure
+            raise CameraError(
+                f"The connection to the modulator at {where} failed", got=failure
+            ) from failure
 
     def _ask_quietly(self, method: Method[None, None]) -> None:
         if self._socket is not None:

@@ -1,4 +1,7 @@
-"""A modulator that is a second display: LCoS and LCD panels with a video input. Needs tkinter and a display."""
+"""A modulator that is a second display: LCoS and LCD panels with a video input.
+
+Needs tkinter and a display.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,18 @@ class ScreenOptions(DriverOptions):
     """Options of the driver."""
 
     width_px: int = Field(default=1920, ge=8, le=8192, description="Width of the display, pixels.")
-    height_px: int = Field(default=1080, ge=8, le=8192, description="Height of the display, pixels.")
-    left_px: int = Field(default=1920, ge=0, le=32768, description="Its left edge on the desktop, pixels.")
-    top_px: int = Field(default=0, ge=0, le=32768, description="Its upper edge on the desktop, pixels.")
-    refresh_hz: float = Field(default=60.0, gt=0, le=1000, description="Its refresh rate, Hz: at most one mask each.")
+    height_px: int = Field(
+        default=1080, ge=8, le=8192, description="Height of the display, pixels."
+    )
+    left_px: int = Field(
+        default=1920, ge=0, le=32768, description="Its left edge on the desktop, pixels."
+    )
+    top_px: int = Field(
+        default=0, ge=0, le=32768, description="Its upper edge on the desktop, pixels."
+    )
+    refresh_hz: float = Field(
+        default=60.0, gt=0, le=1000, description="Its refresh rate, Hz: at most one mask each."
+    )
 
 
 class ScreenModulator(SteppedModulator[ScreenOptions]):
@@ -78,7 +89,9 @@ class ScreenModulator(SteppedModulator[ScreenOptions]):
 
 
 def window() -> None:
-    """Show each image of standard input, raw bytes of the size in the arguments, and answer once it is drawn."""
+    """Show each image of standard input, raw bytes of the size in the arguments, and answer once it
+    is drawn.
+    """
     import tkinter  # noqa: PLC0415 - of the process of the window only
 
     width, height, left, top = map(int, sys.argv[1:])
@@ -91,7 +104,9 @@ def window() -> None:
     root.update()
     print("ready", flush=True)
     while len(pixels := sys.stdin.buffer.read(width * height)) == width * height:
-        picture = tkinter.PhotoImage(data=b"P5 %d %d 255\n" % (width, height) + pixels, format="PPM")
+        picture = tkinter.PhotoImage(
+            data=b"P5 %d %d 255\n" % (width, height) + pixels, format="PPM"
+        )
         label.configure(image=picture)
         root.update()
         print("shown", flush=True)

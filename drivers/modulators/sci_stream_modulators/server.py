@@ -1,4 +1,6 @@
-"""``sci-stream modulate``: serve the mask modulator of this host to the camera's host; see `remote`."""
+"""``sci-stream modulate``: serve the mask modulator of this host to the camera's host; see
+`remote`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def serve_modulator(
     Raises `ConfigError` without this host's key, `TransportError` if the address is in use.
     """
     mode, security = rig.security.encryption, rig.security
-    encrypted = mode == "on" or (mode == "auto" and is_remote(endpoint) and not security.unprotected_network)
+    encrypted = mode == "on" or (
+        mode == "auto" and is_remote(endpoint) and not security.unprotected_network
+    )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     curve = None
     try:
@@ -74,12 +78,18 @@ def serve_modulator(
 
 
 def _execute(modulator: MaskModulator, frames: list[bytes]) -> list[bytes]:
-    """Execute one call; whatever it raises is in the answer: the kind of error, "" for none, and its text."""
+    """Execute one call; whatever it raises is in the answer: the kind of error, "" for none, and
+    its text.
+    """
     try:
         name, argument, *payload = frames
         method = METHODS[name.decode()]
         value = method.argument.validate_json(argument)
-        arguments = () if method.argument is NOTHING else (_patterns(value, payload) if method is LOAD else value,)
+        arguments = (
+            ()
+            if method.argument is NOTHING
+            else (_patterns(value, payload) if method is LOAD else value,)
+        )
         return [b"", method.answer.dump_json(getattr(modulator, method.name)(*arguments))]
     except Exception as error:  # a driver may raise anything; the next call may work
         kind = next((word for word, types in ERRORS.items() if isinstance(error, types)), "camera")

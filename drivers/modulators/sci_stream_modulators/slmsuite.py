@@ -1,4 +1,7 @@
-"""LCoS modulators of ten makers through slmsuite. Needs the extra ``slmsuite`` and the maker's library."""
+"""LCoS modulators of ten makers through slmsuite.
+
+Needs the extra ``slmsuite`` and the maker's library.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,15 @@ class SlmsuiteOptions(DriverOptions):
     slm: str = Field(
         min_length=3,
         pattern=r"^\w+\.\w+$",
-        description="Module and class in slmsuite.hardware.slms, as simulated.SimulatedSLM or santec.Santec.",
+        description="Module and class in slmsuite.hardware.slms, as simulated.SimulatedSLM or "
+        "santec.Santec.",
     )
-    arguments: dict[str, JsonValue] = Field(default_factory=dict, description="Arguments of that class.")
-    open_level: int = Field(default=-1, ge=-1, description="Grey level that is open; -1: the highest.")
+    arguments: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Arguments of that class."
+    )
+    open_level: int = Field(
+        default=-1, ge=-1, description="Grey level that is open; -1: the highest."
+    )
     closed_level: int = Field(default=0, ge=0, description="Grey level that is closed.")
     settle_us: float = Field(default=16_700.0, ge=0, description="Shortest time of a pattern, µs.")
 
@@ -34,7 +42,9 @@ class SlmsuiteModulator(SteppedModulator[SlmsuiteOptions]):
     Options: ClassVar[type[SlmsuiteOptions]] = SlmsuiteOptions
 
     def _connect(self) -> ModulatorCapabilities:
-        require_optional("slmsuite", "slmsuite", "The modulator driver slmsuite", "sci-stream-modulators")
+        require_optional(
+            "slmsuite", "slmsuite", "The modulator driver slmsuite", "sci-stream-modulators"
+        )
         module, _, name = self.options.slm.partition(".")
         try:
             made = getattr(importlib.import_module(f"slmsuite.hardware.slms.{module}"), name)

@@ -1,4 +1,7 @@
-"""A mask that a piezo or motor moves along the waveform of a function generator. Needs the extra ``stage`` and VISA."""
+"""A mask that a piezo or motor moves along the waveform of a function generator.
+
+Needs the extra ``stage`` and VISA.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,20 @@ from sci_stream_modulators.base import BaseModulator
 
 
 class StageOptions(DriverOptions):
-    """Options of the driver. The commands are those of SCPI generators such as Keysight's 33500 series."""
+    """Options of the driver.
 
-    resource: str = Field(min_length=1, description="VISA resource.", examples=["USB0::0x0957::0x2807::MY123::INSTR"])
-    backend: str = Field(default="", description='VISA library: "" for the maker\'s, "@py" for PyVISA-py.')
+    The commands are those of SCPI generators such as Keysight's 33500 series.
+    """
+
+    resource: str = Field(
+        min_length=1, description="VISA resource.", examples=["USB0::0x0957::0x2807::MY123::INSTR"]
+    )
+    backend: str = Field(
+        default="", description='VISA library: "" for the maker\'s, "@py" for PyVISA-py.'
+    )
     waveform: Literal["RAMP", "TRI", "SIN"] = Field(
-        default="RAMP", description="RAMP: there in B masks, back in the gap; TRI, SIN: back as slowly."
+        default="RAMP",
+        description="RAMP: there in B masks, back in the gap; TRI, SIN: back as slowly.",
     )
     amplitude_v: float = Field(gt=0, le=20, description="Voltage from end to end of the travel, V.")
     offset_v: float = Field(default=0.0, description="Voltage in the middle of the travel, V.")
@@ -34,7 +45,9 @@ class StageModulator(BaseModulator[StageOptions]):
     Options: ClassVar[type[StageOptions]] = StageOptions
 
     def _connect(self) -> ModulatorCapabilities:
-        visa = require_optional("pyvisa", "stage", "The modulator driver stage", "sci-stream-modulators")
+        visa = require_optional(
+            "pyvisa", "stage", "The modulator driver stage", "sci-stream-modulators"
+        )
         self._manager = visa.ResourceManager(self.options.backend)
         self._device = self._manager.open_resource(
             self.options.resource, read_termination="\n", write_termination="\n", timeout=5000
@@ -89,7 +102,9 @@ class StageModulator(BaseModulator[StageOptions]):
     def _shift(self, steps: int, _patterns: Array, timing: MaskTiming) -> None:
         # Of the waveform against its sync pulse.
         before = float(self._device.query("PHAS?"))
-        self._device.write(f"PHAS {(before + 360 * steps * timing.slot_us / timing.cycle_us) % 360:.4f}")
+        self._device.write(
+            f"PHAS {(before + 360 * steps * timing.slot_us / timing.cycle_us) % 360:.4f}"
+        )
         self._check()
 
     def _poll(self) -> None:

@@ -11,7 +11,8 @@ from sci_stream_modulators.base import BaseModulator, OptionsT
 class SteppedModulator(BaseModulator[OptionsT]):
     """A modulator without a sequence of its own: a thread shows one pattern after the other.
 
-    Its times are as exact as the operating system. The picture shows the phase, and the rig corrects it.
+    Its times are as exact as the operating system. The picture shows the phase, and the rig
+    corrects it.
     """
 
     _thread: threading.Thread | None = None
@@ -43,7 +44,10 @@ class SteppedModulator(BaseModulator[OptionsT]):
                 self._failure = error
                 return
             index += 1
-            due_s += (self._timing.slot_us + (self._timing.gap_us if index % len(self._patterns) == 0 else 0)) / 1e6
+            due_s += (
+                self._timing.slot_us
+                + (self._timing.gap_us if index % len(self._patterns) == 0 else 0)
+            ) / 1e6
             late_s = time.monotonic() - due_s
             self.counts["late"] += late_s > 0.1 * self._timing.slot_us / 1e6
             if late_s > self._timing.slot_us / 1e6:

@@ -1,4 +1,6 @@
-"""A fake DLPC900 at the level of its HID reports: decodes commands, tables and images, and refuses wrong ones."""
+"""A fake DLPC900 at the level of its HID reports: decodes commands, tables and images, and refuses
+wrong ones.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class device:  # noqa: N801 - the name in the library hidapi
                 answer, failed = self._execute(command, data, read=bool(flags & 0x80)), 0
             except (AssertionError, struct.error) as error:
                 answer, failed = str(error).encode()[:40], 0x20
-            self._answer = struct.pack("<BBH", flags & 0xC0 | failed, sequence, len(answer)) + answer
+            self._answer = (
+                struct.pack("<BBH", flags & 0xC0 | failed, sequence, len(answer)) + answer
+            )
         return len(report)
 
     def read(self, size: int, timeout_ms: int) -> list[int]:
@@ -101,7 +105,11 @@ class device:  # noqa: N801 - the name in the library hidapi
             case dlp.DEFINE:
                 assert not self.running, "stop first"
                 assert len(data) == 12
-                index, silent, place = *struct.unpack_from("<H", data), data[9], *struct.unpack_from("<H", data, 10)
+                index, silent, place = (
+                    *struct.unpack_from("<H", data),
+                    data[9],
+                    *struct.unpack_from("<H", data, 10),
+                )
                 exposure, dark = (int.from_bytes(data[at : at + 3], "little") for at in (2, 6))
                 assert exposure >= 105, "shorter than one bit"
                 assert not dark or data[5] & 1, "darkness needs a clear"

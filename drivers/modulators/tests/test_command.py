@@ -58,8 +58,20 @@ class TestCommand(ModulatorContract):
             modulator.start()
             modulator.stop()
         words = [line.split()[:2] for line in self.log.read_text().splitlines()]
-        assert [word[0] for word in words if word[0] != "stop"] == ["load", "show", "show", "show", "arm", "start"]
-        assert [word[1] for word in words if word[0] in {"show", "arm"}] == ["2", "white", "dark", "1000.0"]
+        assert [word[0] for word in words if word[0] != "stop"] == [
+            "load",
+            "show",
+            "show",
+            "show",
+            "arm",
+            "start",
+        ]
+        assert [word[1] for word in words if word[0] in {"show", "arm"}] == [
+            "2",
+            "white",
+            "dark",
+            "1000.0",
+        ]
 
     def test_counts_are_those_that_the_program_prints(self) -> None:
         modulator = self.make(counters="printf 'restarts 2\\nunderruns 1\\n'")

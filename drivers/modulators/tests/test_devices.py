@@ -1,4 +1,6 @@
-"""Modulator drivers against fakes at the lowest level there is: library, HID report, VISA message, framebuffer."""
+"""Modulator drivers against fakes at the lowest level there is: library, HID report, VISA message,
+framebuffer.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,11 @@ class TestAlp(ModulatorContract):
             modulator.arm(CYCLE)
             modulator.start()
             assert (self.state("period"), self.state("gates"), self.state("count")) == (4, 1, 4)
-            assert (self.state("mode"), self.state("picture"), self.state("pulse")) == (2301, 1000, 50)
+            assert (self.state("mode"), self.state("picture"), self.state("pulse")) == (
+                2301,
+                1000,
+                50,
+            )
             assert self.state("uninterrupted") == 1
             library = ctypes.CDLL(str(self.folder / "libalp43.so"))
             shown = [[library.fake_pixel(b, 5, x) for x in range(64)] for b in range(4)]
@@ -82,7 +88,9 @@ class TestAlp(ModulatorContract):
             modulator.start()
             assert (self.state("uninterrupted"), self.state("picture")) == (0, 1100)
 
-    @pytest.mark.parametrize("wish", [TimingRequest(master="camera"), TimingRequest(delay_us=300.0)])
+    @pytest.mark.parametrize(
+        "wish", [TimingRequest(master="camera"), TimingRequest(delay_us=300.0)]
+    )
     def test_plan_beyond_the_device_is_refused(self, wish: TimingRequest) -> None:
         with self._made() as modulator, pytest.raises(ConfigError):
             plan_timing(wish, modulator.open(), CameraTiming(), 4)
@@ -123,11 +131,15 @@ class TestDlpc900(ModulatorContract):
             modulator.open()
             patterns = some(30, 30, 40)
             modulator.load(patterns)
-            modulator.arm(replace(CYCLE, n_patterns=30, dark_us=120.0, gap_us=500.0, pulse_delay_us=-15.0))
+            modulator.arm(
+                replace(CYCLE, n_patterns=30, dark_us=120.0, gap_us=500.0, pulse_delay_us=-15.0)
+            )
             modulator.start()
             fake = self.controller
             np.testing.assert_array_equal(fake.shown(), patterns)
-            assert [entry[3] for entry in fake.table.values()] == [0, *[1] * 29], "the first alone gives a pulse"
+            assert [entry[3] for entry in fake.table.values()] == [0, *[1] * 29], (
+                "the first alone gives a pulse"
+            )
             assert {entry[0] for entry in fake.table.values()} == {1000}
             assert [entry[1] for entry in fake.table.values()] == [*[120] * 29, 620]
             assert fake.trigger_out[1:] == (-15, 35)
@@ -157,7 +169,9 @@ class TestDlpc900(ModulatorContract):
             modulator.start()
             assert self.controller.running
 
-    def test_missing_and_vanished_controllers_are_camera_errors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_and_vanished_controllers_are_camera_errors(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with self._made() as modulator:
             modulator.open()
             self.controller.is_open = False
@@ -185,7 +199,9 @@ def test_compressed_image_decodes_to_itself(share: float) -> None:
 class TestSlmsuite(ModulatorContract):
     def make(self) -> SlmsuiteModulator:
         arguments = {"resolution": [32, 24]}
-        return SlmsuiteModulator(SlmsuiteOptions(slm="simulated.SimulatedSLM", arguments=arguments, settle_us=500.0))
+        return SlmsuiteModulator(
+            SlmsuiteOptions(slm="simulated.SimulatedSLM", arguments=arguments, settle_us=500.0)
+        )
 
     def test_held_pattern_is_on_the_display(self) -> None:
         with self._made() as modulator:
@@ -217,7 +233,9 @@ class TestStage(ModulatorContract):
     def make(self) -> StageModulator:
         backend = f"{HERE / 'generator.yaml'}@sim"
         resource = "USB0::0x0957::0x2807::MY0001::INSTR"
-        return StageModulator(StageOptions(resource=resource, backend=backend, amplitude_v=4.0, return_us=2000.0))
+        return StageModulator(
+            StageOptions(resource=resource, backend=backend, amplitude_v=4.0, return_us=2000.0)
+        )
 
     def test_waveform_goes_there_in_b_masks_and_back_in_the_gap(self) -> None:
         with self._made() as modulator:
@@ -230,7 +248,10 @@ class TestStage(ModulatorContract):
             assert float(ask("FREQ?")) == pytest.approx(100.0)
             assert float(ask("FUNC:RAMP:SYMM?")) == pytest.approx(80.0)
             assert ask("OUTP?").strip() == "ON"
-            assert (armed.pattern_us, armed.gap_us) == (pytest.approx(1000.0), pytest.approx(2000.0))
+            assert (armed.pattern_us, armed.gap_us) == (
+                pytest.approx(1000.0),
+                pytest.approx(2000.0),
+            )
             modulator.advance(1)
             assert float(ask("PHAS?")) == pytest.approx(36.0)
             modulator._device.write("OUTP OFF")
@@ -280,7 +301,13 @@ class TestScreen(ModulatorContract):
         self.framebuffer = display
 
     def make(self) -> ScreenModulator:
-        options = {"width_px": 64, "height_px": 48, "left_px": 80, "top_px": 10, "refresh_hz": 500.0}
+        options = {
+            "width_px": 64,
+            "height_px": 48,
+            "left_px": 80,
+            "top_px": 10,
+            "refresh_hz": 500.0,
+        }
         return ScreenModulator(ScreenOptions.model_validate(options))
 
     def test_held_pattern_is_in_the_framebuffer(self) -> None:
@@ -290,5 +317,7 @@ class TestScreen(ModulatorContract):
             modulator.load(patterns)
             modulator.hold(1)
             data = self.framebuffer.read_bytes()
-            pixels = np.frombuffer(data[len(data) - 160 * 120 * 4 :], np.uint8).reshape(120, 160, 4)[..., 1]
+            pixels = np.frombuffer(data[len(data) - 160 * 120 * 4 :], np.uint8).reshape(
+                120, 160, 4
+            )[..., 1]
             np.testing.assert_array_equal(pixels[10:58, 80:144], patterns[1])

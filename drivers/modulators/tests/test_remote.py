@@ -1,4 +1,6 @@
-"""A modulator served to another host: the contract over the wire, encryption, hostile calls, a host like Windows."""
+"""A modulator served to another host: the contract over the wire, encryption, hostile calls, a host
+like Windows.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def public_key(key: Path) -> str:
 
 def remote_at(port: int, key: Path | None = None, server_key: str = "") -> RemoteModulator:
     options = {"address": f"tcp://127.0.0.1:{port}", "public_key": server_key}
-    return RemoteModulator(RemoteOptions.model_validate(options if key is None else {**options, "key": key}))
+    return RemoteModulator(
+        RemoteOptions.model_validate(options if key is None else {**options, "key": key})
+    )
 
 
 class Served:
@@ -94,7 +98,9 @@ def test_unencrypted_address_beyond_this_machine_is_refused() -> None:
         RemoteOptions.model_validate({"address": "tcp://192.168.1.7:5704"})
 
 
-def test_client_with_another_key_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_another_key_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, other = tmp_path / "key", tmp_path / "other"
     server_key = make_key_pair(own)
     make_key_pair(other)
@@ -144,7 +150,10 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 for name in absent:
     sys.modules.pop(name, None)
-for name in ("geteuid", "getuid", "getppid", "fork", "O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "sched_getaffinity"):
+for name in (
+    "geteuid", "getuid", "getppid", "fork",
+    "O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "sched_getaffinity",
+):
     if hasattr(os, name):
         delattr(os, name)
 for name in ("SIGUSR1", "SIGUSR2", "SIGKILL", "SIGHUP"):
@@ -152,7 +161,9 @@ for name in ("SIGUSR1", "SIGUSR2", "SIGKILL", "SIGHUP"):
 """
 
 
-def test_modulate_runs_on_a_host_without_posix_and_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modulate_runs_on_a_host_without_posix_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "windows"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_LIKE_WINDOWS)
@@ -173,8 +184,19 @@ sink_key = "{public}"
     path = tmp_path / "rig.toml"
     path.write_text(toml)
     process = subprocess.Popen(
-        [sys.executable, "-m", "sci_stream", "modulate", str(path), "--listen", f"tcp://127.0.0.1:{port}"],
-        env={**environment(), "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'drivers'}:{ROOT / 'drivers/modulators'}"},
+        [
+            sys.executable,
+            "-m",
+            "sci_stream",
+            "modulate",
+            str(path),
+            "--listen",
+            f"tcp://127.0.0.1:{port}",
+        ],
+        env={
+            **environment(),
+            "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'drivers'}:{ROOT / 'drivers/modulators'}",
+        },
         stderr=subprocess.PIPE,
         text=True,
         # A shell starts its background jobs with SIGINT ignored, and the test may be one.

@@ -1,5 +1,5 @@
 """The common part of drivers for GenICam cameras: features, pixel formats, chunks, restarts.
 
-A transport layer (`sci_stream_drivers.harvesters`, `sci_stream_cameras.aravis`) adds how cameras are found and how
-frames arrive. Features need the optional package ``genicam``.
+A transport layer (`sci_stream_drivers.harvesters`, `sci_stream_cameras.aravis`) adds how cameras
+are found and how frames arrive. Features need the optional package ``genicam``.
 """

@@ -47,7 +47,8 @@ _NAP_S = 0.0005
 _SILENT_PERIODS = 10
 # Until the first frame after a start, which some cameras take seconds for.
 _FIRST_FRAME_S = 5.0
-# A register is read within milliseconds; transport layers try for a second or two before they give up.
+# A register is read within milliseconds; transport layers try for a second or two before they give
+# up.
 _ANSWER_S = 5.0
 _CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimestamp")
 # A camera that has lost them was switched off meanwhile: it answers, and streams nothing.
@@ -66,16 +67,19 @@ class _OpenDevice(Generic[ConnectionT]):
     watch: RestartDetector
     clock: CameraClock
     silence_s: float | None = None
-    """Seconds without a frame after which a free-running camera is lost; None if it waits for triggers."""
+    """Seconds without a frame after which a free-running camera is lost; None if it waits for
+    triggers."""
     witnesses: dict[str, Any] = field(default_factory=dict)
     """Values of `_WITNESSES` when it was started."""
 
 
 class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
-    """A camera with a GenICam description. Implements `sci_stream.ports.Camera`; a subclass adds a transport layer.
+    """A camera with a GenICam description.
 
-    Frames are copied out of the transport layer's buffers as soon as they are filled, all of them at once, and decoded
-    one by one as they are read.
+    Implements `sci_stream.ports.Camera`; a subclass adds a transport layer.
+
+    Frames are copied out of the transport layer's buffers as soon as they are filled, all of them
+    at once, and decoded one by one as they are read.
     """
 
     def __init__(self, options: OptionsT) -> None:
@@ -121,20 +125,24 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
                 trigger=None if line is None else {"source": line, "activation": "RisingEdge"},
             )
         except library().transport_errors as error:
-            raise CameraError(f"The features of {connection.name} cannot be read", got=message_of(error)) from None
+            raise CameraError(
+                f"The features of {connection.name} cannot be read", got=message_of(error)
+            ) from None
         finally:
             connection.close()
 
     def open(self) -> CameraCapabilities:
         """Find the camera, open it and configure it.
 
-        Raises `CameraError` if it is missing, in use, faulty, or sends an unsupported format; or the packages are not
-        installed; `ConfigError` if several cameras match, or a feature cannot be set to its value.
+        Raises `CameraError` if it is missing, in use, faulty, or sends an unsupported format; or
+        the packages are not installed; `ConfigError` if several cameras match, or a feature cannot
+        be set to its value.
         """
         if self._camera is not None:
             return self._camera.capabilities
         connection = self._connect()
-        # A camera that is garbage-collected without close() would remain in use until the process ends.
+        # A camera that is garbage-collected without close() would remain in use until the process
+        # ends.
         release = weakref.finalize(self, connection.close)
         try:
             self._prepare(connection)
@@ -143,7 +151,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             self._counts.clear()
             stream = self._open_stream(connection, image)
             watch = RestartDetector(capabilities.frame_ids)
-            camera = _OpenDevice(connection, release, capabilities, image, stream, watch, CameraClock())
+            camera = _OpenDevice(
+                connection, release, capabilities, image, stream, watch, CameraClock()
+            )
             self._note_timing(camera)
         except library().transport_errors as error:
             release()
@@ -156,15 +166,20 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         self._camera = camera
         return camera.capabilities
 
-    def _described(self, connection: ConnectionT, clock: str | None) -> tuple[CameraCapabilities, ImageFormat]:
-        """Return the capabilities of a configured camera without its period, and the image format of its buffers.
+    def _described(
+        self, connection: ConnectionT, clock: str | None
+    ) -> tuple[CameraCapabilities, ImageFormat]:
+        """Return the capabilities of a configured camera without its period, and the image format
+        of its buffers.
 
         ``clock`` names the clock that the camera's clock is synchronised with, if it is.
         """
         nodes, options = connection.node_map, self._options
         formats = nodes.get_node("PixelFormat")
         pixel_format = find_pixel_format(str(formats.value), offered=choices_of(formats))
-        image = ImageFormat(pixel_format, int(nodes.get_node("Height").value), int(nodes.get_node("Width").value))
+        image = ImageFormat(
+            pixel_format, int(nodes.get_node("Height").value), int(nodes.get_node("Width").value)
+        )
         stamped = connection.has_clock or any(nodes.has_node(name) for name in _CLOCKS)
         capabilities = CameraCapabilities(
             model=f"{connection.vendor} {connection.model}".strip(),
@@ -182,13 +197,17 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         return capabilities, image
 
     def _note_timing(self, camera: _OpenDevice[ConnectionT]) -> None:
-        """Read the frame period, as far as the camera controls it, and how long it may be without a frame."""
+        """Read the frame period, as far as the camera controls it, and how long it may be without a
+        frame.
+        """
         nodes = camera.connection.node_map
         is_triggered = feature(nodes, "TriggerMode") == "On"
         rate_hz = None if is_triggered else frame_rate_hz(nodes)
         period_ns = None if rate_hz is None else round(1e9 / rate_hz)
         period_s = max((EXPOSURE.read(nodes) or 0.0) / 1e6, (period_ns or 0) / 1e9)
-        camera.silence_s = None if is_triggered else max(self._options.silence_s, _SILENT_PERIODS * period_s)
+        camera.silence_s = (
+            None if is_triggered else max(self._options.silence_s, _SILENT_PERIODS * period_s)
+        )
         camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
 
     @contextlib.contextmanager
@@ -199,14 +218,17 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             yield camera, camera.connection.node_map
 
     def settings(self) -> list[Parameter]:
-        """Return exposure, gain and rate, if the camera supports them; see `sci_stream.ports.AdjustableCamera`."""
+        """Return exposure, gain and rate, if the camera supports them; see
+        `sci_stream.ports.AdjustableCamera`.
+        """
         with self._answering() as (_, nodes):
             return settings(nodes)
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
         with self._answering() as (camera, nodes):
-            # Against the current range: on many cameras the range of one feature depends on the value of another.
+            # Against the current range: on many cameras the range of one feature depends on the
+            # value of another.
             checked = checked_changes(settings(nodes), {name: value}, camera.connection.name)
             apply(nodes, FeatureSetting(feature=name, value=checked[name]), camera.connection.name)
             self._note_timing(camera)
@@ -237,7 +259,10 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         return None
 
     def start(self) -> None:
-        """Start delivering frames. Frame ids and the camera's clock may restart. Raises `CameraLost`."""
+        """Start delivering frames. Frame ids and the camera's clock may restart.
+
+        Raises `CameraLost`.
+        """
         camera = self._opened()
         if self._running:
             return
@@ -250,21 +275,28 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         self._last_frame_s = time.monotonic()
 
     def trigger(self) -> None:
-        """Send one software trigger. Raises `ConfigError` if the camera supports none, `CameraLost`."""
+        """Send one software trigger.
+
+        Raises `ConfigError` if the camera supports none, `CameraLost`.
+        """
         connection = self._opened().connection
         try:
             apply(connection.node_map, FeatureSetting(feature="TriggerSoftware"), connection.name)
         except CameraError as error:
-            raise CameraLost(f"The camera {connection.name} does not accept a trigger", got=error.got) from None
+            raise CameraLost(
+                f"The camera {connection.name} does not accept a trigger", got=error.got
+            ) from None
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`.
 
-        A camera is lost too when it runs freely and sends nothing, or restarts its frame counter. An image of another
-        format than announced is a `CameraError`.
+        A camera is lost too when it runs freely and sends nothing, or restarts its frame counter.
+        An image of another format than announced is a `CameraError`.
         """
         if not self._running:
-            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+            raise RuntimeError(
+                "read() needs an open and started camera: call open() and start() first"
+            )
         try:
             return self._read(self._opened(), timeout_s)
         except CameraLost:
@@ -288,8 +320,8 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
 
     def _drain(self, stream: Stream) -> None:
         """Take all filled buffers, at most as many as the transport layer can hold itself."""
-        # Copied and returned before the first frame is decoded, so that there are always free buffers meanwhile
-        # (docs/decisions/polling-genicam.md).
+        # Copied and returned before the first frame is decoded, so that there are always free
+        # buffers meanwhile (docs/decisions/polling-genicam.md).
         while len(self._held) < self._options.buffers:
             try:
                 frame = stream.fetch() if self._lost is None else None
@@ -304,10 +336,12 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         self._last_frame_s, self._has_frames = time.monotonic(), True
         if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
-            # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
+            # Frames already fetched belong to the new count as well; they cannot be numbered within
+            # this epoch.
             self._counts["discarded"] += 1 + len(self._held)
             raise CameraLost(
-                "The camera restarted its frame counter: it was reset and may have lost its settings",
+                "The camera restarted its frame counter: it was reset and may have lost its "
+                "settings",
                 got=f"frame id {frame.frame_id}",
                 hint="If its ids only wrap around, set frame_id_last to the highest id.",
             )
@@ -324,11 +358,13 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def _check_silence(self, camera: _OpenDevice[ConnectionT], silence_s: float) -> None:
         """Raise `CameraLost` if the camera should have sent a frame, or does not answer.
 
-        Many transport layers do not report an unplugged camera but just deliver no more frames, and a camera that was
-        switched off and on answers but streams nothing.
+        Many transport layers do not report an unplugged camera but just deliver no more frames, and
+        a camera that was switched off and on answers but streams nothing.
         """
         if camera.silence_s is not None:
-            limit_s = camera.silence_s if self._has_frames else max(camera.silence_s, _FIRST_FRAME_S)
+            limit_s = (
+                camera.silence_s if self._has_frames else max(camera.silence_s, _FIRST_FRAME_S)
+            )
             if silence_s > limit_s:
                 raise CameraLost(
                     "The camera sends no frames",
@@ -352,8 +388,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             except library().transport_errors as error:
                 answers.append(error)
 
-        # In a thread, which is abandoned if the transport layer never returns. It must not read a node meanwhile: it
-        # would hold the lock of the node map, for which this thread then waits with the interpreter's lock.
+        # In a thread, which is abandoned if the transport layer never returns. It must not read a
+        # node meanwhile: it would hold the lock of the node map, for which this thread then waits
+        # with the interpreter's lock.
         thread = threading.Thread(target=ping, name="camera-check", daemon=True)
         thread.start()
         thread.join(_ANSWER_S)
@@ -362,14 +399,18 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             raise CameraLost("The camera is lost: it does not respond", got=message_of(failure))
         nodes = camera.connection.node_map
         with lost_if_failing("The camera is lost: it does not respond"):
-            # All nodes: a register behind a feature answers from its own cache if only the feature is invalidated.
+            # All nodes: a register behind a feature answers from its own cache if only the feature
+            # is invalidated.
             nodes._invalidate_nodes()
             _ = nodes.get_node("Width").value
             present = {name: feature(nodes, name) for name in _WITNESSES}
-        changed = [f"{name} {value}" for name, value in present.items() if value != camera.witnesses[name]]
+        changed = [
+            f"{name} {value}" for name, value in present.items() if value != camera.witnesses[name]
+        ]
         if changed:
             raise CameraLost(
-                "The camera has lost its settings: it was switched off and on, or another program changed them",
+                "The camera has lost its settings: it was switched off and on, or another program "
+                "changed them",
                 got=", ".join(changed),
             )
 
@@ -381,12 +422,16 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def counters(self) -> Mapping[str, int]:
         """Return the counters since `open`.
 
-        ``delivered`` frames; ``incomplete`` buffers, reported by the transport layer; ``short`` buffers, refused here;
-        ``underrun``, frames without a free buffer; ``timeouts``, reads without a frame; ``chunk_errors``, frames
-        without the requested chunk data; ``restarts`` of the camera's frame counter, and the frames ``discarded`` with
-        them. Transport layers add their own.
+        ``delivered`` frames; ``incomplete`` buffers, reported by the transport layer; ``short``
+        buffers, refused here; ``underrun``, frames without a free buffer; ``timeouts``, reads
+        without a frame; ``chunk_errors``, frames without the requested chunk data; ``restarts`` of
+        the camera's frame counter, and the frames ``discarded`` with them. Transport layers add
+        their own.
         """
-        return {**self._counts, **(self._camera.stream.counters() if self._camera is not None else {})}
+        return {
+            **self._counts,
+            **(self._camera.stream.counters() if self._camera is not None else {}),
+        }
 
     def stop(self) -> None:
         """Stop; `start` may follow. Frames that were not read are discarded."""

@@ -21,13 +21,23 @@ _NUMBERS = ("integer", "float", "boolean")
 
 def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
     """Return the units of numeric chunk data by name; log the names of the others."""
-    nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
+    nodes = {
+        name: node_map.get_node(f"Chunk{name}")
+        for name in names
+        if node_map.has_node(f"Chunk{name}")
+    }
     for name in nodes.keys() ^ set(names):
-        log.warning("No feature Chunk%s: the chunk data %s of the camera cannot be read", name, name)
+        log.warning(
+            "No feature Chunk%s: the chunk data %s of the camera cannot be read", name, name
+        )
     texts = [name for name, node in nodes.items() if kind_of(node) not in _NUMBERS]
     if texts:
         log.warning("Chunk data that is not numeric is not recorded: %s", ", ".join(texts))
-    return {name: "us" if name in TIMES else unit_of(node) for name, node in nodes.items() if name not in texts}
+    return {
+        name: "us" if name in TIMES else unit_of(node)
+        for name, node in nodes.items()
+        if name not in texts
+    }
 
 
 def in_standard_units(name: str, node: Any) -> Value | None:
@@ -39,20 +49,29 @@ def in_standard_units(name: str, node: Any) -> Value | None:
 class ChunkReader:
     """Read the chunk data of frames; nothing if there are no ``names``.
 
-    Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name. ``transport`` is the type of the
-    transport layer in GenTL; ``counts`` counts ``chunk_errors``.
+    Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name.
+    ``transport`` is the type of the transport layer in GenTL; ``counts`` counts ``chunk_errors``.
     """
 
-    def __init__(self, node_map: Any, transport: str, names: Sequence[str], counts: Counter[str]) -> None:
+    def __init__(
+        self, node_map: Any, transport: str, names: Sequence[str], counts: Counter[str]
+    ) -> None:
         genapi = library().genapi
         self._described = transport in ("GEV", "U3V")
         kinds = {"GEV": genapi.ChunkAdapterGEV, "U3V": genapi.ChunkAdapterU3V}
-        self._adapter = kinds.get(transport, genapi.ChunkAdapterGeneric)(node_map) if names else None
-        self._nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
+        self._adapter = (
+            kinds.get(transport, genapi.ChunkAdapterGeneric)(node_map) if names else None
+        )
+        self._nodes = {
+            name: node_map.get_node(f"Chunk{name}")
+            for name in names
+            if node_map.has_node(f"Chunk{name}")
+        }
         self._counts = counts
 
     def read(self, raw: Any, size: int, layout: Callable[[], Any]) -> Chunks:
-        """Return the values of a buffer with ``size`` bytes; a frame without them is counted as a chunk error.
+        """Return the values of a buffer with ``size`` bytes; a frame without them is counted as a
+        chunk error.
 
         ``layout`` describes the chunks of transport layers whose frames do not describe themselves.
         """

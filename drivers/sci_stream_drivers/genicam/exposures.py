@@ -1,7 +1,8 @@
-"""Trigger, exposure, delay and counter of a camera behind a mask modulator: limits, setting, reading back.
+"""Trigger, exposure, delay and counter of a camera behind a mask modulator: limits, setting,
+reading back.
 
-A modulator that gives a pulse per pattern needs a camera that counts: ``CounterDuration`` exists in 30 of 119 node maps
-of real cameras, ``TriggerDivider`` in none.
+A modulator that gives a pulse per pattern needs a camera that counts: ``CounterDuration`` exists in
+30 of 119 node maps of real cameras, ``TriggerDivider`` in none.
 """
 
 from __future__ import annotations
@@ -33,13 +34,22 @@ _ENDS = ("Counter1End", "Counter0End", "Counter1Active", "Counter0Active")
 
 
 def timing_of(nodes: Any) -> CameraTiming:
-    """Return the limits of a camera. The readout is its shortest period less its present exposure."""
+    """Return the limits of a camera.
+
+    The readout is its shortest period less its present exposure.
+    """
     low_us, high_us, step_us = EXPOSURE.limits(nodes)
     _, delay_us, _ = TRIGGER_DELAY.limits(nodes)
     _, fastest_hz, _ = FRAME_RATE.limits(nodes)
     exposure_us = EXPOSURE.read(nodes)
-    readout_us = 0.0 if not fastest_hz or exposure_us is None else max(0.0, 1e6 / fastest_hz - exposure_us)
-    counts = (describe(nodes.get_node("CounterDuration"), "").maximum or _MAX_COUNT) if _counter(nodes) else 1
+    readout_us = (
+        0.0 if not fastest_hz or exposure_us is None else max(0.0, 1e6 / fastest_hz - exposure_us)
+    )
+    counts = (
+        (describe(nodes.get_node("CounterDuration"), "").maximum or _MAX_COUNT)
+        if _counter(nodes)
+        else 1
+    )
     return CameraTiming(
         min_exposure_us=low_us or 1.0,
         max_exposure_us=high_us or 1e9,
@@ -51,7 +61,9 @@ def timing_of(nodes: Any) -> CameraTiming:
 
 
 def _counter(nodes: Any) -> tuple[str, str] | None:
-    """Return a counter of a camera and the trigger source that it is; None if it cannot count pulses."""
+    """Return a counter of a camera and the trigger source that it is; None if it cannot count
+    pulses.
+    """
     if not nodes.has_node("CounterDuration"):
         return None
     # Those that are not available, too: that may depend on the counter itself.
@@ -59,7 +71,12 @@ def _counter(nodes: Any) -> tuple[str, str] | None:
         choices_of(nodes.get_node(name), available=False) if nodes.has_node(name) else ()
         for name in ("CounterSelector", "TriggerSource")
     )
-    pairs = ((c, end) for end in _ENDS for c in _COUNTERS if end.startswith(c) and c in counters and end in sources)
+    pairs = (
+        (c, end)
+        for end in _ENDS
+        for c in _COUNTERS
+        if end.startswith(c) and c in counters and end in sources
+    )
     return next(pairs, None)
 
 
@@ -75,16 +92,27 @@ def trigger_of(nodes: Any) -> CameraTrigger:
     )
 
 
-def arm(nodes: Any, trigger: CameraTrigger, options: TriggerOptions | None, camera: str) -> CameraTrigger:
+def arm(
+    nodes: Any, trigger: CameraTrigger, options: TriggerOptions | None, camera: str
+) -> CameraTrigger:
     """Set trigger, exposure and delay of a stopped camera; return them as read back.
 
     Raises `ConfigError` if it has no input line, cannot count or refuses a value.
     """
-    steps = {"TriggerSelector": "FrameStart" if options is None else options.selector, "ExposureMode": "Timed"}
-    before: list[tuple[str, Value]] = [(name, value) for name, value in steps.items() if nodes.has_node(name)]
+    steps = {
+        "TriggerSelector": "FrameStart" if options is None else options.selector,
+        "ExposureMode": "Timed",
+    }
+    before: list[tuple[str, Value]] = [
+        (name, value) for name, value in steps.items() if nodes.has_node(name)
+    ]
     if trigger.exposure_us and EXPOSURE.find(nodes) in EXPOSURE.names:
         before.append((EXPOSURE.name, trigger.exposure_us))
-    started = _free(nodes, trigger) if trigger.source == "free" else _by_line(nodes, trigger, options, camera)
+    started = (
+        _free(nodes, trigger)
+        if trigger.source == "free"
+        else _by_line(nodes, trigger, options, camera)
+    )
     for name, value in (*before, *started):
         apply(nodes, FeatureSetting(feature=name, value=value), camera)
     return trigger_of(nodes)
@@ -104,13 +132,18 @@ def _by_line(
 ) -> Iterator[tuple[str, Value]]:
     line = trigger_line(nodes) if options is None else options.source
     if line is None:
-        raise ConfigError(f"The camera {camera} has no input line", hint="Set [camera.options.trigger] source.")
+        raise ConfigError(
+            f"The camera {camera} has no input line", hint="Set [camera.options.trigger] source."
+        )
     edge = (None if options is None else options.activation) or "RisingEdge"
     source = line
     if trigger.every > 1:
         counter = _counter(nodes)
         if counter is None:
-            raise ConfigError(f"The camera {camera} cannot count pulses", expected="CounterDuration among its features")
+            raise ConfigError(
+                f"The camera {camera} cannot count pulses",
+                expected="CounterDuration among its features",
+            )
         name, source = counter
         yield "CounterSelector", name
         yield "CounterEventSource", line

@@ -11,9 +11,21 @@ from typing import Any
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
 from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
-from sci_stream_drivers.genicam.node_map import access_of, choices_of, is_settable, kind_of, range_text, value_of
+from sci_stream_drivers.genicam.node_map import (
+    access_of,
+    choices_of,
+    is_settable,
+    kind_of,
+    range_text,
+    value_of,
+)
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions, TriggerOptions
-from sci_stream_drivers.genicam.standard_features import CLOCK_SWITCHES, TIMES, feature_named, microseconds
+from sci_stream_drivers.genicam.standard_features import (
+    CLOCK_SWITCHES,
+    TIMES,
+    feature_named,
+    microseconds,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +37,8 @@ _SETTLED = ("Slave", "Master", "PreMaster")
 def configure(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
     """Configure a camera as the options specify.
 
-    User set, features, trigger, chunks and clock are applied in this order; ``camera`` is its name in messages.
+    User set, features, trigger, chunks and clock are applied in this order; ``camera`` is its name
+    in messages.
 
     Returns
     -------
@@ -46,13 +59,20 @@ def configure(node_map: Any, options: GenicamOptions, camera: str) -> str | None
 
 
 def _check_earlier_settings(node_map: Any, mentioned: set[str], camera: str) -> None:
-    """Warn about settings left by a viewer that would leave a series without frames, or reset them."""
-    if "AcquisitionMode" not in mentioned and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous":
+    """Warn about settings left by a viewer that would leave a series without frames,
+    or reset them.
+    """
+    if (
+        "AcquisitionMode" not in mentioned
+        and feature(node_map, "AcquisitionMode", "Continuous") != "Continuous"
+    ):
         apply(node_map, FeatureSetting(feature="AcquisitionMode", value="Continuous"), camera)
     if "TriggerMode" not in mentioned and feature(node_map, "TriggerMode") == "On":
         source = feature(node_map, "TriggerSource", "an unknown source")
         log.warning(
-            "%s waits for triggers from %s, as configured before: set a trigger, or TriggerMode", camera, source
+            "%s waits for triggers from %s, as configured before: set a trigger, or TriggerMode",
+            camera,
+            source,
         )
 
 
@@ -79,7 +99,9 @@ def settings_of(options: GenicamOptions) -> list[FeatureSetting]:
 
 def _trigger_settings(trigger: TriggerOptions) -> Iterable[FeatureSetting]:
     # A camera with a single kind of trigger may have no selector.
-    yield FeatureSetting(feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart")
+    yield FeatureSetting(
+        feature="TriggerSelector", value=trigger.selector, optional=trigger.selector == "FrameStart"
+    )
     settings = {
         "TriggerSource": trigger.source,
         "TriggerActivation": trigger.activation,
@@ -100,7 +122,8 @@ def _trigger_settings(trigger: TriggerOptions) -> Iterable[FeatureSetting]:
 def apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     """Set one feature, or execute one command; return its value read back.
 
-    Raises `ConfigError` if that fails, unless the setting is optional; `CameraError` if the camera fails.
+    Raises `ConfigError` if that fails, unless the setting is optional; `CameraError` if the camera
+    fails.
     """
     try:
         return _apply(node_map, setting, camera)
@@ -119,7 +142,9 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
         raise ConfigError(
             f"{camera}: the feature {setting.feature} cannot be set",
             expected="a feature that is writable now",
-            got={"RO": "a read-only one", "NA": "one that is not available now"}.get(access, access),
+            got={"RO": "a read-only one", "NA": "one that is not available now"}.get(
+                access, access
+            ),
             hint="It may depend on a mode, a selector, or settings made before it.",
         )
     if kind == "command":
@@ -136,26 +161,42 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
             got=value,
         ) from None
     except lib.genapi.AccessException as error:
-        raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=message_of(error)) from None
+        raise ConfigError(
+            f"{camera}: the feature {setting.feature} cannot be set", got=message_of(error)
+        ) from None
     except lib.transport_errors as error:
         raise CameraError(f"{camera}: setting {setting} failed", got=message_of(error)) from None
     # Cameras round values to their increments: a warning names the value that is in effect.
     level = logging.INFO if _same(got, value) else logging.WARNING
-    log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", requested {value}")
+    log.log(
+        level,
+        "%s: %s = %s%s",
+        camera,
+        setting.feature,
+        got,
+        "" if _same(got, value) else f", requested {value}",
+    )
     return got
 
 
 def find(node_map: Any, name: str, camera: str) -> Any:
-    """Return a feature's node; exposure, gain, rate and trigger delay are also found under their older names.
+    """Return a feature's node; exposure, gain, rate and trigger delay are also found under their
+    older names.
 
     Raises `ConfigError` if the camera has no such feature.
     """
     for known in (name, feature_named(node_map, name)):
         if node_map.has_node(known):
             node = node_map.get_node(known)
-            if access_of(node) != "NI" and kind_of(node) != "category":  # ``Gain`` is one on some cameras
+            if (
+                access_of(node) != "NI" and kind_of(node) != "category"
+            ):  # ``Gain`` is one on some cameras
                 return node
-    names = [node.node.name for node in node_map.nodes if node.node.is_feature() and access_of(node) != "NI"]
+    names = [
+        node.node.name
+        for node in node_map.nodes
+        if node.node.is_feature() and access_of(node) != "NI"
+    ]
     hint = did_you_mean(name, names) or "sci-stream cameras features lists all features."
     raise ConfigError(f"{camera} has no feature {name}", hint=hint)
 
@@ -172,15 +213,22 @@ def _execute(node: Any, setting: FeatureSetting, camera: str) -> None:
         deadline_s = time.monotonic() + _COMMAND_S
         while not node.is_done():
             if time.monotonic() > deadline_s:
-                raise CameraError(f"{camera}: the command {setting.feature} did not finish within {_COMMAND_S:g} s")
+                raise CameraError(
+                    f"{camera}: the command {setting.feature} did not finish within "
+                    f"{_COMMAND_S:g} s"
+                )
             time.sleep(0.005)
     except library().transport_errors as error:
-        raise CameraError(f"{camera}: the command {setting.feature} failed", got=message_of(error)) from None
+        raise CameraError(
+            f"{camera}: the command {setting.feature} failed", got=message_of(error)
+        ) from None
     log.info("%s: %s executed", camera, setting.feature)
 
 
 def _as_kind(setting: FeatureSetting, kind: str, node: Any, camera: str) -> Value:
-    """Return the value in type and unit of the feature; a bool is an int in Python, but not for a camera."""
+    """Return the value in type and unit of the feature; a bool is an int in Python, but not for a
+    camera.
+    """
     value = setting.value
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if setting.feature in TIMES:
@@ -213,7 +261,8 @@ def _same(got: Value | None, requested: Value) -> bool:
 
 
 def follow_clock(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
-    """Synchronise the camera's clock with IEEE 1588 if the options say so; return the clock's name, None if they don't.
+    """Synchronise the camera's clock with IEEE 1588 if the options say so; return the clock's name,
+    None if they don't.
 
     Raises `CameraError` if it cannot be synchronised, or not in time.
     """
@@ -222,7 +271,9 @@ def follow_clock(node_map: Any, options: GenicamOptions, camera: str) -> str | N
     switch = next((name for name in CLOCK_SWITCHES if is_settable(node_map, name)), None)
     if switch is None:
         expected = f"the feature {' or '.join(CLOCK_SWITCHES)}"
-        raise CameraError(f"{camera} does not support IEEE 1588", expected=expected, hint='Set ptp = "off".')
+        raise CameraError(
+            f"{camera} does not support IEEE 1588", expected=expected, hint='Set ptp = "off".'
+        )
     value, status = CLOCK_SWITCHES[switch]
     apply(node_map, FeatureSetting(feature=switch, value=value), camera)
     deadline_s = time.monotonic() + options.ptp_timeout_s

@@ -1,11 +1,13 @@
 """Pixel formats by their PFNC names: decode the bytes of a buffer to counts in DN.
 
-Harvesters unpacks packed formats at a fifth of the rate of buffers (Mono12p 1024²: 89 of 424 per second), and raises a
-KeyError for unknown formats after which the buffer is never returned; so both are done here.
+Harvesters unpacks packed formats at a fifth of the rate of buffers (Mono12p 1024²: 89 of 424 per
+second), and raises a KeyError for unknown formats after which the buffer is never returned; so both
+are done here.
 
 References
 ----------
-EMVA, *GenICam Pixel Format Naming Convention* (PFNC) 2.4 for the names, codes and the ``p`` packing; AIA, *GigE Vision*
+EMVA, *GenICam Pixel Format Naming Convention* (PFNC) 2.4 for the names, codes and the ``p``
+packing; AIA, *GigE Vision*
 2.0, section on pixel layouts, for ``Packed``.
 """
 
@@ -23,26 +25,34 @@ from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
-"""``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``: two pixels in three
+"""``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``:
+two pixels in three
 bytes, the high eight bits of each outside, their low bits together in the middle byte."""
 
 _BAYER: Final = {phase.value[:2]: phase for phase in BayerPhase}
 _CODES: Final = {
     "Mono8": 0x01080001, "Mono10": 0x01100003, "Mono12": 0x01100005, "Mono14": 0x01100025,
     "Mono16": 0x01100007,
-    "Mono10p": 0x010A0046, "Mono12p": 0x010C0047, "Mono10Packed": 0x010C0004, "Mono12Packed": 0x010C0006,
+    "Mono10p": 0x010A0046, "Mono12p": 0x010C0047, "Mono10Packed": 0x010C0004,
+    "Mono12Packed": 0x010C0006,
     "BayerGR8": 0x01080008, "BayerRG8": 0x01080009, "BayerGB8": 0x0108000A, "BayerBG8": 0x0108000B,
-    "BayerGR10": 0x0110000C, "BayerRG10": 0x0110000D, "BayerGB10": 0x0110000E, "BayerBG10": 0x0110000F,
-    "BayerGR12": 0x01100010, "BayerRG12": 0x01100011, "BayerGB12": 0x01100012, "BayerBG12": 0x01100013,
-    "BayerGR16": 0x0110002E, "BayerRG16": 0x0110002F, "BayerGB16": 0x01100030, "BayerBG16": 0x01100031,
-    "BayerGR10p": 0x010A0056, "BayerRG10p": 0x010A0058, "BayerGB10p": 0x010A0054, "BayerBG10p": 0x010A0052,
-    "BayerGR12p": 0x010C0057, "BayerRG12p": 0x010C0059, "BayerGB12p": 0x010C0055, "BayerBG12p": 0x010C0053,
+    "BayerGR10": 0x0110000C, "BayerRG10": 0x0110000D, "BayerGB10": 0x0110000E,
+    "BayerBG10": 0x0110000F,
+    "BayerGR12": 0x01100010, "BayerRG12": 0x01100011, "BayerGB12": 0x01100012,
+    "BayerBG12": 0x01100013,
+    "BayerGR16": 0x0110002E, "BayerRG16": 0x0110002F, "BayerGB16": 0x01100030,
+    "BayerBG16": 0x01100031,
+    "BayerGR10p": 0x010A0056, "BayerRG10p": 0x010A0058, "BayerGB10p": 0x010A0054,
+    "BayerBG10p": 0x010A0052,
+    "BayerGR12p": 0x010C0057, "BayerRG12p": 0x010C0059, "BayerGB12p": 0x010C0055,
+    "BayerBG12p": 0x010C0053,
     "BayerGR10Packed": 0x010C0026, "BayerRG10Packed": 0x010C0027,
     "BayerGB10Packed": 0x010C0028, "BayerBG10Packed": 0x010C0029,
     "BayerGR12Packed": 0x010C002A, "BayerRG12Packed": 0x010C002B,
     "BayerGB12Packed": 0x010C002C, "BayerBG12Packed": 0x010C002D,
     # FLIR's, of sensors with polarisers in front of their pixels: not in PFNC, packed as Mono.
-    "Polarized8": 0x01080060, "Polarized10p": 0x010A0061, "Polarized12p": 0x010C0062, "Polarized16": 0x01100063,
+    "Polarized8": 0x01080060, "Polarized10p": 0x010A0061, "Polarized12p": 0x010C0062,
+    "Polarized16": 0x01100063,
 }  # fmt: skip
 _NAME: Final = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<layout>p|Packed|)")
 
@@ -51,8 +61,8 @@ _NAME: Final = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<
 class PixelFormat:
     """Layout of pixels in a buffer.
 
-    ``code`` is the number of the format in a buffer's description (PFNC); ``bit_depth`` is the number of bits of the
-    value; ``bits_per_pixel`` that of a pixel in the buffer.
+    ``code`` is the number of the format in a buffer's description (PFNC); ``bit_depth`` is the
+    number of bits of the value; ``bits_per_pixel`` that of a pixel in the buffer.
     """
 
     name: str
@@ -104,9 +114,11 @@ def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelForma
             f"The camera sends pixel format {name}, which is not supported",
             expected="one of " + ", ".join(usable or FORMATS),
             got=name,
-            hint='Set another one in [camera.options] of the rig: features = [["PixelFormat", "…"]].'
+            hint='Set another one in [camera.options] of the rig: features = [["PixelFormat", '
+            '"…"]].'
             if usable or not offered
-            else f"This camera offers {', '.join(offered)}: none of them is one intensity per pixel.",
+            else f"This camera offers {', '.join(offered)}: none of them is one intensity per "
+            "pixel.",
         )
     return found
 
@@ -125,16 +137,18 @@ def decode(
     Parameters
     ----------
     raw
-        (n,) uint8, contiguous, at least `PixelFormat.bytes_for` long. For formats without packing the result is a view
-        of it.
+        (n,) uint8, contiguous, at least `PixelFormat.bytes_for` long. For formats without packing
+        the result is a view of it.
     pixel_format
         Format of the pixels.
     height_px, width_px
         Size of the image.
     padding_bytes
-        Padding after each row. Without padding, rows of packed formats are contiguous, even within a byte.
+        Padding after each row. Without padding, rows of packed formats are contiguous, even within
+        a byte.
     big_endian
-        Whether the first of two bytes is the high one; applies to formats of two whole bytes per pixel only.
+        Whether the first of two bytes is the high one; applies to formats of two whole bytes per
+        pixel only.
 
     Returns
     -------
@@ -155,8 +169,13 @@ def decode(
     raw = raw[:needed]
     if padding_bytes:
         rows = raw.reshape(height_px, -1)[:, : needed // height_px - padding_bytes]
-        if pixel_format.layout != "plain" and width_px % _GROUPS[pixel_format.bits_per_pixel].pixels:
-            return np.stack([_unpack(np.ascontiguousarray(row), pixel_format, width_px) for row in rows])
+        if (
+            pixel_format.layout != "plain"
+            and width_px % _GROUPS[pixel_format.bits_per_pixel].pixels
+        ):
+            return np.stack(
+                [_unpack(np.ascontiguousarray(row), pixel_format, width_px) for row in rows]
+            )
         raw = np.ascontiguousarray(rows).reshape(-1)
     if pixel_format.layout != "plain":
         return _unpack(raw, pixel_format, height_px * width_px).reshape(height_px, width_px)
@@ -167,7 +186,9 @@ def decode(
 
 
 class _Group(NamedTuple):
-    """The smallest number of pixels of a packed format in whole bytes, and the word that they are unpacked in."""
+    """The smallest number of pixels of a packed format in whole bytes, and the word that they are
+    unpacked in.
+    """
 
     pixels: int
     bytes_: int
@@ -177,15 +198,18 @@ class _Group(NamedTuple):
 # By the bits of a pixel in the buffer.
 _GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("<u8"))}
 
-# Groups are unpacked in blocks that fit the processor's cache, several times faster than all at once.
+# Groups are unpacked in blocks that fit the processor's cache, several times faster than all at
+# once.
 _BLOCK_BYTES: Final = 1 << 17
 
 
-def _unpack(raw: npt.NDArray[np.uint8], pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
+def _unpack(
+    raw: npt.NDArray[np.uint8], pixel_format: PixelFormat, n_pixels: int
+) -> npt.NDArray[np.uint16]:
     """Return ``n_pixels`` values of a packed format, in one dimension.
 
-    A group is read as one little-endian word, wider than the group, and its pixels are shifted to 16 bits each within
-    the word: a few operations on words replace many on single pixels.
+    A group is read as one little-endian word, wider than the group, and its pixels are shifted to
+    16 bits each within the word: a few operations on words replace many on single pixels.
     """
     group = _GROUPS[pixel_format.bits_per_pixel]
     count = -(-n_pixels // group.pixels)
@@ -214,7 +238,10 @@ def _spread_12p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
 
 def _spread_10p(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
     """Four times ten bits: separate two pairs, then the pixels of each."""
-    for shift, high, low in ((12, 0xFFFFF << 32, 0xFFFFF), (6, 0x03FF0000_03FF0000, 0x000003FF_000003FF)):
+    for shift, high, low in (
+        (12, 0xFFFFF << 32, 0xFFFFF),
+        (6, 0x03FF0000_03FF0000, 0x000003FF_000003FF),
+    ):
         np.left_shift(word, shift, out=spare)
         spare &= high
         word &= low
@@ -231,7 +258,9 @@ def _spread_12_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
 
 
 def _spread_10_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
-    """As `_spread_12_packed`, but with two low bits each: those of the first at bit 8, of the second at bit 12."""
+    """As `_spread_12_packed`, but with two low bits each: those of the first at bit 8, of the
+    second at bit 12.
+    """
     low = word >> 8
     low &= 0x3
     np.left_shift(word, 4, out=spare)

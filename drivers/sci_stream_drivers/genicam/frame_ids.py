@@ -10,20 +10,22 @@ from sci_stream_drivers.genicam.library import feature
 # GigE Vision 1.x block ids; 0 marks test packets and is skipped.
 _GIGE_LAST = 65535
 _EXTENDED = ("GevGVSPExtendedIDMode", "GevSCCFGExtendedIDMode")
-# Ticks of clocks of 32 bits: their names as durations until they wrap, ns. In µs that is 71.6 minutes.
+# Ticks of clocks of 32 bits: their names as durations until they wrap, ns. In µs that is 71.6
+# minutes.
 _WRAPS_NS = tuple(round(2**32 * 1e9 / hz) for hz in (1e9, 1e8, 1.25e8, 6.25e7, 1e6, 1e3))
-# Host and camera clocks differ by less than this, relative to the time that has passed, and by the delay of a frame.
+# Host and camera clocks differ by less than this, relative to the time that has passed, and by the
+# delay of a frame.
 _CLOCK_ERROR, _DELAY_NS = 1e-3, 2_000_000_000
 
 
 def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
     """Return the numbering of a camera's frames.
 
-    GigE Vision counts blocks in 16 bits, from 1, and skips 0 on wrap-around. With extended ids, and with any other
-    transport, ids have 64 bits, which never wrap; they start at 0 or 1.
+    GigE Vision counts blocks in 16 bits, from 1, and skips 0 on wrap-around. With extended ids, and
+    with any other transport, ids have 64 bits, which never wrap; they start at 0 or 1.
 
-    ``transport`` is the type of the transport layer in GenTL: ``GEV``, ``U3V``, ``CXP``, …; ``last`` the highest id, if
-    the options give it.
+    ``transport`` is the type of the transport layer in GenTL: ``GEV``, ``U3V``, ``CXP``, …;
+    ``last`` the highest id, if the options give it.
     """
     if last is not None:
         return FrameIds(0 if transport == "U3V" else 1, last)
@@ -34,9 +36,10 @@ def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
 class RestartDetector:
     """Detect that a camera has restarted its frame counter, as after a reset.
 
-    Repeated ids, wrap-arounds and gaps are not restarts. An id that goes back is: frames do not overtake each other in
-    a producer. A timestamp that goes back is none by itself, since clocks of 32 bits wrap; together with a lower id it
-    distinguishes a restart from a wide gap over a wrap-around.
+    Repeated ids, wrap-arounds and gaps are not restarts. An id that goes back is: frames do not
+    overtake each other in a producer. A timestamp that goes back is none by itself, since clocks of
+    32 bits wrap; together with a lower id it distinguishes a restart from a wide gap over a
+    wrap-around.
     """
 
     def __init__(self, ids: FrameIds) -> None:
@@ -58,8 +61,8 @@ class RestartDetector:
 class CameraClock:
     """Continue the timestamps of a camera whose clock wraps.
 
-    A step back by the range of a 32-bit clock is undone. Which clock it is, the host's clock reports. A step back by
-    anything else is passed on: the clock was set or synchronised.
+    A step back by the range of a 32-bit clock is undone. Which clock it is, the host's clock
+    reports. A step back by anything else is passed on: the clock was set or synchronised.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,9 @@ class CameraClock:
         self._wrapped_ns = 0
 
     def unwrapped(self, camera_ns: int | None, host_ns: int) -> int | None:
-        """Return the timestamp of a frame, ns, continued over wrap-arounds; ``host_ns`` is the time of its arrival."""
+        """Return the timestamp of a frame, ns, continued over wrap-arounds; ``host_ns`` is the time
+        of its arrival.
+        """
         if camera_ns is None:
             return None
         if self._camera_ns is not None and camera_ns < self._camera_ns:

@@ -26,7 +26,9 @@ class Library(NamedTuple):
 
     @property
     def no_answer(self) -> tuple[type[Exception], ...]:
-        """Exceptions for optional features that a camera or producer lacks; also for texts that are not UTF-8."""
+        """Exceptions for optional features that a camera or producer lacks; also for texts that are
+        not UTF-8.
+        """
         return (*self.transport_errors, AttributeError, UnicodeDecodeError)
 
 
@@ -64,9 +66,11 @@ def lost_if_failing(what: str) -> Iterator[None]:
 def get(read: Callable[[], T], *, default: Any = None) -> T | Any:
     """Return the result of ``read``, or the default if the camera or producer does not support it.
 
-    Optional features of GenTL raise an exception where they are missing, a different one with each producer.
+    Optional features of GenTL raise an exception where they are missing, a different one with each
+    producer.
     """
-    # Not contextlib.suppress: this runs ten times per frame, and `try` costs nothing without an exception.
+    # Not contextlib.suppress: this runs ten times per frame, and `try` costs nothing without an
+    # exception.
     try:
         return read()
     except library().no_answer:

@@ -11,17 +11,21 @@ from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import attribute, get, library
 
 _KINDS = {
-    "intfIInteger": "integer", "intfIBoolean": "boolean", "intfICommand": "command", "intfIFloat": "float",
+    "intfIInteger": "integer", "intfIBoolean": "boolean", "intfICommand": "command",
+    "intfIFloat": "float",
     "intfIString": "string", "intfIRegister": "register", "intfICategory": "category",
     "intfIEnumeration": "enumeration",
 }  # fmt: skip
 _MAX_CHOICES = 12
-# Nodes without a limit report the extremes of int64 or double, which would be misleading as a range.
+# Nodes without a limit report the extremes of int64 or double, which would be misleading as a
+# range.
 _NO_LIMIT = 2**62
 
 
 def kind_of(node: Any) -> str:
-    """Return the kind of a feature: integer, float, boolean, enumeration, string, register, command, category."""
+    """Return the kind of a feature: integer, float, boolean, enumeration, string, register,
+    command, category.
+    """
     number = node.node.principal_interface_type
     return _KINDS.get(library().genapi.EInterfaceType(number).name, "other")
 
@@ -64,22 +68,38 @@ def _limits(node: Any) -> tuple[float | None, float | None, float | None]:
 
 def _finite(limit: Any) -> Any:
     """Return a limit, None if it is only the limit of the type."""
-    return limit if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT else None
+    return (
+        limit
+        if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT
+        else None
+    )
 
 
 def range_text(node: Any) -> str:
-    """Describe the valid values: ``16 to 1024 in steps of 8``, ``one of On, Off``; empty if unknown."""
+    """Describe the valid values: ``16 to 1024 in steps of 8``, ``one of On, Off``; empty if
+    unknown.
+    """
     kind = kind_of(node)
     if kind == "boolean":
         return "true or false"
     if kind == "enumeration":
         choices = choices_of(node)
-        return "one of " + ", ".join(choices[:_MAX_CHOICES]) + (", …" if len(choices) > _MAX_CHOICES else "")
+        return (
+            "one of "
+            + ", ".join(choices[:_MAX_CHOICES])
+            + (", …" if len(choices) > _MAX_CHOICES else "")
+        )
     low, high, step = _limits(node)
     unit = unit_of(node)
     if low is None and high is None:
         return {"integer": "an integer", "float": "a number", "string": "a string"}.get(kind, "")
-    text = f"at least {low:g}" if high is None else f"at most {high:g}" if low is None else f"{low:.10g} to {high:.10g}"
+    text = (
+        f"at least {low:g}"
+        if high is None
+        else f"at most {high:g}"
+        if low is None
+        else f"{low:.10g} to {high:.10g}"
+    )
     text += f" {unit}" if unit else ""
     return text + (f" in steps of {step:g}" if step not in (None, 1) else "")
 

@@ -1,8 +1,9 @@
-"""Exposure, gain, rate and their like under the names that cameras give them, and settings that spoil a measurement.
+"""Exposure, gain, rate and their like under the names that cameras give them, and settings that
+spoil a measurement.
 
-SFNC 2 names them ``ExposureTime``, ``Gain``, ``AcquisitionFrameRate``; of 119 node maps of real cameras 51, 79 and 52
-do. The others have the names of SFNC 1 (``…Abs``, in the same units, and ``…Raw``, in steps of the camera), their
-maker's own, or nothing of the kind.
+SFNC 2 names them ``ExposureTime``, ``Gain``, ``AcquisitionFrameRate``; of 119 node maps of real
+cameras 51, 79 and 52 do. The others have the names of SFNC 1 (``…Abs``, in the same units, and
+``…Raw``, in steps of the camera), their maker's own, or nothing of the kind.
 
 References
 ----------
@@ -21,7 +22,14 @@ from sci_stream.model import Feature
 from sci_stream.parameters import Kind, Parameter, Value
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat
 from sci_stream_drivers.genicam.library import feature
-from sci_stream_drivers.genicam.node_map import access_of, choices_of, describe, is_settable, kind_of, unit_of
+from sci_stream_drivers.genicam.node_map import (
+    access_of,
+    choices_of,
+    describe,
+    is_settable,
+    kind_of,
+    unit_of,
+)
 
 _NUMBERS = ("integer", "float")
 _MICROSECONDS = {"s": 1e6, "ms": 1e3, "ns": 1e-3}
@@ -32,8 +40,8 @@ _KINDS: dict[str, Kind] = {"integer": "integer", "float": "number", "enumeration
 class StandardFeature:
     """A quantity and the features that may hold it, best first.
 
-    ``names`` are features in ``unit``; ``raw`` are features in steps of the camera, whose size it does not give, or
-    enumerations of the few values that it has.
+    ``names`` are features in ``unit``; ``raw`` are features in steps of the camera, whose size it
+    does not give, or enumerations of the few values that it has.
     """
 
     name: str
@@ -43,8 +51,15 @@ class StandardFeature:
 
     def find(self, node_map: Any) -> str | None:
         """Return the feature of a camera that holds the quantity; None if it has none."""
-        kinds = {**dict.fromkeys(self.raw, (*_NUMBERS, "enumeration")), **dict.fromkeys(self.names, _NUMBERS)}
-        nodes = {name: node_map.get_node(name) for name in (*self.names, *self.raw) if node_map.has_node(name)}
+        kinds = {
+            **dict.fromkeys(self.raw, (*_NUMBERS, "enumeration")),
+            **dict.fromkeys(self.names, _NUMBERS),
+        }
+        nodes = {
+            name: node_map.get_node(name)
+            for name in (*self.names, *self.raw)
+            if node_map.has_node(name)
+        }
         # Not every feature of the name is a number: six cameras have a category Gain.
         present = [name for name, node in nodes.items() if kind_of(node) in kinds[name]]
         writable = [name for name in present if "W" in access_of(nodes[name])]
@@ -52,8 +67,15 @@ class StandardFeature:
 
     def read(self, node_map: Any) -> float | None:
         """Return its value in ``unit``; None if the camera does not give it in that unit."""
-        values = (self.describe(node_map.get_node(name)).value for name in self.names if node_map.has_node(name))
-        return next((float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)), None)
+        values = (
+            self.describe(node_map.get_node(name)).value
+            for name in self.names
+            if node_map.has_node(name)
+        )
+        return next(
+            (float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)),
+            None,
+        )
 
     def limits(self, node_map: Any) -> tuple[float | None, float | None, float]:
         """Return minimum, maximum and step in ``unit``; None where it is unknown."""
@@ -69,17 +91,25 @@ class StandardFeature:
         if about.name not in self.names or scale == 1:
             return about
         names = ("value", "minimum", "maximum", "step")
-        scaled: dict[str, Any] = {name: n if (n := getattr(about, name)) is None else scale * n for name in names}
+        scaled: dict[str, Any] = {
+            name: n if (n := getattr(about, name)) is None else scale * n for name in names
+        }
         return replace(about, kind="float", unit=self.unit, **scaled)
 
 
 EXPOSURE = StandardFeature(
     "ExposureTime", "us",
     ("ExposureTime", "ExposureTimeAbs", "AcquisitionExpTime"),
-    ("ExposureTimeRaw", "Exposure", "MANUALDIRECTSHUTTER", "ManualDirectShutter", "ExtendedExposure", "Shutter"),
+    (
+        "ExposureTimeRaw", "Exposure", "MANUALDIRECTSHUTTER",
+        "ManualDirectShutter", "ExtendedExposure", "Shutter",
+    ),
 )  # fmt: skip
 GAIN = StandardFeature(
-    "Gain", "dB", ("Gain", "GainAbs"), ("GainRaw", "AnalogGain", "DigitalGain", "GainMode", "MaxAGCGain")
+    "Gain",
+    "dB",
+    ("Gain", "GainAbs"),
+    ("GainRaw", "AnalogGain", "DigitalGain", "GainMode", "MaxAGCGain"),
 )
 FRAME_RATE = StandardFeature(
     "AcquisitionFrameRate", "Hz",
@@ -95,10 +125,13 @@ _RESULTING = (
 )
 # Without it, a free-running camera takes as many frames as it can, whatever its rate says.
 RATE_SWITCHES = ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled")
-TRIGGER_DELAY = StandardFeature("TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",))
+TRIGGER_DELAY = StandardFeature(
+    "TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",)
+)
 TIMES = (EXPOSURE.name, TRIGGER_DELAY.name)
 
-# Features that synchronise the camera's clock with IEEE 1588, with the value that does, and their state.
+# Features that synchronise the camera's clock with IEEE 1588, with the value that does, and their
+# state.
 CLOCK_SWITCHES: dict[str, tuple[Value, str]] = {
     "PtpEnable": (True, "PtpStatus"),
     "PtpMode": ("Slave", "PtpStatus"),
@@ -109,7 +142,8 @@ CLOCK_SWITCHES: dict[str, tuple[Value, str]] = {
 def settings(node_map: Any) -> list[Parameter]:
     """Return exposure, gain and frame rate as parameters, as far as they can be set now.
 
-    They have the names of SFNC 2 where the camera gives them in its unit, else the name of the feature.
+    They have the names of SFNC 2 where the camera gives them in its unit, else the name of the
+    feature.
     """
     parameters = []
     for quantity in (EXPOSURE, GAIN, FRAME_RATE):
@@ -124,14 +158,20 @@ def settings(node_map: Any) -> list[Parameter]:
         shown = quantity.name if in_unit else name
         description = f"{node.about} ({unit})".strip()
         limits = (node.minimum, node.maximum, node.choices)
-        parameters.append(Parameter(shown, _KINDS[node.kind], node.value, *limits, description=description))
+        parameters.append(
+            Parameter(shown, _KINDS[node.kind], node.value, *limits, description=description)
+        )
     return parameters
 
 
 def feature_named(node_map: Any, name: str) -> str:
-    """Return the feature of a camera behind a parameter's name; a time in steps of the camera is none."""
+    """Return the feature of a camera behind a parameter's name; a time in steps of the camera is
+    none.
+    """
     for quantity in (EXPOSURE, GAIN, FRAME_RATE, TRIGGER_DELAY):
-        if name == quantity.name and (name not in TIMES or quantity.find(node_map) in quantity.names):
+        if name == quantity.name and (
+            name not in TIMES or quantity.find(node_map) in quantity.names
+        ):
             return quantity.find(node_map) or name
     return name
 
@@ -139,7 +179,9 @@ def feature_named(node_map: Any, name: str) -> str:
 def frame_rate_hz(node_map: Any) -> float | None:
     """Return the rate of a free-running camera; None if it does not give it."""
     resulting = (feature(node_map, name) for name in _RESULTING)
-    known = next((float(rate) for rate in resulting if isinstance(rate, int | float) and rate > 0), None)
+    known = next(
+        (float(rate) for rate in resulting if isinstance(rate, int | float) and rate > 0), None
+    )
     if known is not None:
         return known
     if any(feature(node_map, switch, True) is False for switch in RATE_SWITCHES):
@@ -154,7 +196,9 @@ def microseconds(node: Any) -> float:
 
 
 class Distortion(NamedTuple):
-    """A setting that breaks y = Φx: its value now, one for which it does no harm, and its effect."""
+    """A setting that breaks y = Φx: its value now, one for which it does no harm,
+    and its effect.
+    """
 
     feature: str
     value: Value
@@ -163,33 +207,44 @@ class Distortion(NamedTuple):
 
     def __str__(self) -> str:
         setting = json.dumps([self.feature, self.harmless])
-        return f"{self.feature} is {self.value}: {self.effect}; add {setting} to [camera.options] features"
+        return (
+            f"{self.feature} is {self.value}: {self.effect}; add {setting} to [camera.options] "
+            "features"
+        )
 
 
 # Features by their effect where they are on. A gamma of 0.8 costs 4 to 5 dB.
 _DISTORTING = {
     "counts are not proportional to light": (
-        "GammaEnable", "GammaEnabled", "Gamma", "LUTEnable", "LUTMode", "BslContrastMode", "ContrastMode",
-        "ContrastEnable", "HDREnable", "HDR_Mode", "pgrHDRModeEnabled", "PGR_HDRModeEnabled", "WDRMode",
+        "GammaEnable", "GammaEnabled", "Gamma", "LUTEnable", "LUTMode", "BslContrastMode",
+        "ContrastMode",
+        "ContrastEnable", "HDREnable", "HDR_Mode", "pgrHDRModeEnabled", "PGR_HDRModeEnabled",
+        "WDRMode",
     ),
     "frames are not exposed alike": (
-        "ExposureAuto", "GainAuto", "GainAutoBalance", "BalanceWhiteAuto", "pgrExposureCompensationAuto",
+        "ExposureAuto", "GainAuto", "GainAutoBalance", "BalanceWhiteAuto",
+        "pgrExposureCompensationAuto",
         "ContrastAuto",
     ),
     "the black level follows the picture": (
-        "BlackLevelAuto", "BlackLevelAutoBalance", "BlackLevelClampingEnable", "DF_BlackClamp", "BF_AutoLevelAdjust",
+        "BlackLevelAuto", "BlackLevelAutoBalance", "BlackLevelClampingEnable", "DF_BlackClamp",
+        "BF_AutoLevelAdjust",
     ),
     "pixels depend on their neighbours": (
-        "SharpeningEnable", "SharpnessEnabled", "SharpnessEnhancementAbs", "EdgeFilter", "NoiseReductionAbs",
+        "SharpeningEnable", "SharpnessEnabled", "SharpnessEnhancementAbs", "EdgeFilter",
+        "NoiseReductionAbs",
         "NoiseReductionEnable", "DenoisingEnable", "Noisefilter", "MedianFilter",
     ),
     "pixels are replaced by their neighbours": (
-        "DefectCorrectStaticEnable", "DefectCorrectionMode", "DefectMaskEnable", "DefectMaskColumnEnable",
+        "DefectCorrectStaticEnable", "DefectCorrectionMode", "DefectMaskEnable",
+        "DefectMaskColumnEnable",
         "DefectMaskPixelEnable", "pgrDefectPixelCorrectionEnable", "DefectPixelCorrection",
-        "DefectPixelCorrectionEnable", "DefectivePixelCorrection", "DynamicDefectivePixelCorrection",
+        "DefectPixelCorrectionEnable", "DefectivePixelCorrection",
+        "DynamicDefectivePixelCorrection",
         "HotPixelCorrection", "BslStaticDefectPixelCorrectionMode",
     ),
-    "frames are compressed": ("ImageCompressionMode", "CompressionMode", "AdaptiveCompressionEnable"),
+    "frames are compressed": ("ImageCompressionMode", "CompressionMode",
+    "AdaptiveCompressionEnable"),
 }  # fmt: skip
 # Entries of enumerations that switch a setting off.
 _OFF = ("off", "disable", "disabled", "none", "linear", "contrastmode_linear", "uncompressed")
@@ -203,12 +258,16 @@ def distortions(node_map: Any) -> list[Distortion]:
         distortion
         for distortion in _distorting(node_map)
         if not _is(distortion.value, distortion.harmless)
-        and not any(feature(node_map, name) is False for name in _SWITCHED_BY.get(distortion.feature, ()))
+        and not any(
+            feature(node_map, name) is False for name in _SWITCHED_BY.get(distortion.feature, ())
+        )
     ]
 
 
 def _distorting(node_map: Any) -> Iterator[Distortion]:
-    """Yield the settings of a camera that may break y = Φx, as far as they can be read and switched off."""
+    """Yield the settings of a camera that may break y = Φx, as far as they can be read and switched
+    off.
+    """
     for effect, names in _DISTORTING.items():
         for name in names:
             value = feature(node_map, name)
@@ -231,7 +290,10 @@ def _harmless(name: str, node: Any) -> Value | None:
         case "integer" | "float":
             return 1.0 if name == "Gamma" else 0.0
         case "enumeration":
-            return next((choice for choice in choices_of(node, available=False) if choice.lower() in _OFF), None)
+            return next(
+                (choice for choice in choices_of(node, available=False) if choice.lower() in _OFF),
+                None,
+            )
     return None
 
 
@@ -240,14 +302,20 @@ _CONVERTER_BITS = 12
 
 
 def suggested_features(node_map: Any) -> list[list[Value]]:
-    """Return the settings that a measurement needs: the best pixel format, and everything that may break y = Φx off."""
+    """Return the settings that a measurement needs: the best pixel format, and everything that may
+    break y = Φx off.
+    """
     settings: list[list[Value]] = []
-    choices = [FORMATS[name] for name in choices_of_feature(node_map, "PixelFormat") if name in FORMATS]
+    choices = [
+        FORMATS[name] for name in choices_of_feature(node_map, "PixelFormat") if name in FORMATS
+    ]
     if choices:
         settings.append(["PixelFormat", max(choices, key=_merit).name])
     for setting in _distorting(node_map):
         switches = _SWITCHED_BY.get(setting.feature, ())
-        if is_settable(node_map, setting.feature) and not any(is_settable(node_map, switch) for switch in switches):
+        if is_settable(node_map, setting.feature) and not any(
+            is_settable(node_map, switch) for switch in switches
+        ):
             settings.append([setting.feature, setting.harmless])
     return settings
 
@@ -261,7 +329,10 @@ def _merit(form: PixelFormat) -> tuple[int, bool, bool, int]:
 
 def trigger_line(node_map: Any) -> str | None:
     """Return the first input line that can trigger a camera; None without one."""
-    return next((name for name in choices_of_feature(node_map, "TriggerSource") if name.startswith("Line")), None)
+    return next(
+        (name for name in choices_of_feature(node_map, "TriggerSource") if name.startswith("Line")),
+        None,
+    )
 
 
 def choices_of_feature(node_map: Any, name: str) -> tuple[str, ...]:

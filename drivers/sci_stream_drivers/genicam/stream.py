@@ -21,7 +21,9 @@ class ImageFormat(NamedTuple):
     width_px: int
 
     def check(self, code: int, height_px: int, width_px: int) -> None:
-        """Raise `CameraError` if a buffer holds another format than this; ``code`` is its pixel format's number."""
+        """Raise `CameraError` if a buffer holds another format than this; ``code`` is its pixel
+        format's number.
+        """
         if (code, height_px, width_px) != (self.pixel_format.code, self.height_px, self.width_px):
             raise CameraError(
                 "The camera sends images of another format than its features declare",
@@ -43,7 +45,9 @@ class RawFrame(NamedTuple):
 
     def counts(self, image_format: ImageFormat) -> Array:
         """Return (H, W) counts, DN."""
-        return decode(self.raw, *image_format, padding_bytes=self.padding_bytes, big_endian=self.big_endian)
+        return decode(
+            self.raw, *image_format, padding_bytes=self.padding_bytes, big_endian=self.big_endian
+        )
 
 
 class Stream(Protocol):
@@ -54,7 +58,10 @@ class Stream(Protocol):
         ...
 
     def fetch(self) -> RawFrame | None:
-        """Return the next frame, or None if there is none yet. Raises `CameraLost` or `CameraError`."""
+        """Return the next frame, or None if there is none yet.
+
+        Raises `CameraLost` or `CameraError`.
+        """
         ...
 
     def stop(self, *, lost: bool) -> None:
@@ -72,8 +79,8 @@ class Stream(Protocol):
 class Connection(Protocol):
     """An open camera of a transport layer.
 
-    ``transport`` is the type of the transport layer in GenTL: ``GEV``, ``U3V``, ``CXP``, …; ``has_clock``: frames have
-    timestamps whatever the node map says.
+    ``transport`` is the type of the transport layer in GenTL: ``GEV``, ``U3V``, ``CXP``, …;
+    ``has_clock``: frames have timestamps whatever the node map says.
     """
 
     vendor: str

@@ -49,5 +49,7 @@ class HarvestersCamera(GenicamCamera[HarvestersOptions, Session]):
         return HarvestersStream(connection, image, self._options, self._counts)
 
     def _selection(self, connection: Session) -> dict[str, Any]:
-        by_serial = {"serial": connection.serial} if connection.serial else self._options.selector.given
+        by_serial = (
+            {"serial": connection.serial} if connection.serial else self._options.selector.given
+        )
         return {"cti": [str(path) for path in self._files], "selector": by_serial}

@@ -22,11 +22,13 @@ _ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6:
 
 
 def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
-    """Find cameras through every producer; one that fails is included in the result, with its problem.
+    """Find cameras through every producer; one that fails is included in the result, with its
+    problem.
 
     The places are files or folders of producers; without any, those of the environment.
 
-    Raises `ConfigError` if there is no producer; `CameraError` if the required packages are not installed.
+    Raises `ConfigError` if there is no producer; `CameraError` if the required packages are not
+    installed.
     """
     library()
     # Each in a process of its own: a producer that crashes or hangs must not hide the others.
@@ -42,7 +44,9 @@ def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
     return [_answer_of(*search, deadline_s) for search in searches]
 
 
-def _answer_of(path: Path, process: BaseProcess, answer: Connection, deadline_s: float) -> FoundProducer:
+def _answer_of(
+    path: Path, process: BaseProcess, answer: Connection, deadline_s: float
+) -> FoundProducer:
     """Return the result of a search in another process, or its failure."""
     try:
         if answer.poll(max(0.0, deadline_s - time.monotonic())):
@@ -74,7 +78,9 @@ def _search(path: Path) -> FoundProducer:
                 problem = ""
             except library().gentl.GenericException as error:
                 interfaces, problem = (), message_of(error)
-            return FoundProducer(str(path), name, named["vendor"], named["version"], interfaces, problem)
+            return FoundProducer(
+                str(path), name, named["vendor"], named["version"], interfaces, problem
+            )
     except CameraError as error:
         return FoundProducer(str(path), "", "", "", (), str(error))
 
@@ -94,8 +100,12 @@ def _interfaces(system: Any, path: Path) -> Iterable[FoundInterface]:
 
 
 def found_camera(info: Any, path: Path) -> FoundCamera:
-    """Return the description of a camera by GenTL, through the producer at ``path``; missing texts are empty."""
+    """Return the description of a camera by GenTL, through the producer at ``path``; missing texts
+    are empty.
+    """
     names = ("id_", "vendor", "model", "serial_number", "user_defined_name")
     id_, vendor, model, serial, named = (str(attribute(info, name) or "") for name in names)
     access = _ACCESS.get(attribute(info, "access_status", 0), "unknown")
-    return FoundCamera(id_, vendor, model, serial, named, access, {"cti": [str(path)], "selector": {"id": id_}})
+    return FoundCamera(
+        id_, vendor, model, serial, named, access, {"cti": [str(path)], "selector": {"id": id_}}
+    )

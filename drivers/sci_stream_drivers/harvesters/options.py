@@ -31,18 +31,25 @@ class HarvestersOptions(GenicamOptions):
 
     cti: Annotated[list[Path], BeforeValidator(_one_is_a_list)] = Field(
         default_factory=list,
-        description="GenTL producers: .cti files, or folders of them, ~ and $NAME expanded; [] for those that "
+        description="GenTL producers: .cti files, or folders of them, ~ and $NAME expanded; [] "
+        "for those that "
         "GENICAM_GENTL64_PATH lists.",
     )
-    selector: Selector = Field(default=Selector(), description="Selects the camera; must match exactly one.")
+    selector: Selector = Field(
+        default=Selector(), description="Selects the camera; must match exactly one."
+    )
     interface_features: Rare[list[FeatureSetting]] = Field(
         default_factory=list,
-        description="Settings of the producer's interface (network card, grabber), applied before those of the camera; "
+        description="Settings of the producer's interface (network card, grabber), applied before "
+        "those of the camera; "
         "written as in features.",
     )
     stream_features: Rare[list[FeatureSetting]] = Field(
         default_factory=list,
-        description="Settings of the producer's data stream, applied last: packet resend, buffer handling, "
+        description="Settings of the producer's data stream, applied last: packet resend, buffer "
+        "handling, "
         "transfer size; written as in features.",
     )
-    discovery_timeout_s: Rare[float] = Field(default=1.0, gt=0, le=60, description="Timeout for finding cameras, s.")
+    discovery_timeout_s: Rare[float] = Field(
+        default=1.0, gt=0, le=60, description="Timeout for finding cameras, s."
+    )

@@ -18,13 +18,16 @@ log = logging.getLogger(__name__)
 # Set by the installers of producers: folders, separated by ``os.pathsep`` (GenTL standard, 3.1).
 VARIABLE = "GENICAM_GENTL64_PATH"
 
-# Functions that every producer has. The library calls them unchecked, which crashes the process if they are missing, so
-# a file without them must be refused before.
+# Functions that every producer has. The library calls them unchecked, which crashes the process if
+# they are missing, so a file without them must be refused before.
 _NEEDED = (
-    "GCInitLib", "GCCloseLib", "GCGetInfo", "GCGetLastError", "GCReadPort", "GCWritePort", "GCRegisterEvent",
-    "TLOpen", "TLClose", "TLGetInfo", "TLUpdateInterfaceList", "TLGetNumInterfaces", "TLOpenInterface",
+    "GCInitLib", "GCCloseLib", "GCGetInfo", "GCGetLastError", "GCReadPort", "GCWritePort",
+    "GCRegisterEvent",
+    "TLOpen", "TLClose", "TLGetInfo", "TLUpdateInterfaceList", "TLGetNumInterfaces",
+    "TLOpenInterface",
     "IFClose", "IFUpdateDeviceList", "IFGetNumDevices", "IFOpenDevice", "DevClose", "DevGetPort",
-    "DevOpenDataStream", "DSAnnounceBuffer", "DSQueueBuffer", "DSStartAcquisition", "DSGetBufferInfo", "DSClose",
+    "DevOpenDataStream", "DSAnnounceBuffer", "DSQueueBuffer", "DSStartAcquisition",
+    "DSGetBufferInfo", "DSClose",
     "EventGetData",
 )  # fmt: skip
 
@@ -41,7 +44,8 @@ def producer_files(given: Iterable[Path]) -> list[Path]:
     Raises
     ------
     ConfigError
-        If a path does not exist or contains no producer; or if none is given, here or in the environment.
+        If a path does not exist or contains no producer; or if none is given, here or in the
+        environment.
     """
     found: list[Path] = []
     for path in given:
@@ -50,11 +54,14 @@ def producer_files(given: Iterable[Path]) -> list[Path]:
             raise ConfigError(
                 f"There is no GenTL producer {expanded}",
                 expected="a .cti file, or a folder with .cti files",
-                hint="It comes with the SDK of the camera's vendor; give its path in cti, or set it with --cti.",
+                hint="It comes with the SDK of the camera's vendor; give its path in cti, or set "
+                "it with --cti.",
             )
         inside = sorted(expanded.glob("*.cti")) if expanded.is_dir() else [expanded]
         if not inside:
-            raise ConfigError(f"The folder {expanded} contains no .cti file", expected="a GenTL producer")
+            raise ConfigError(
+                f"The folder {expanded} contains no .cti file", expected="a GenTL producer"
+            )
         found += inside
     if not found:
         # Harvesters does not read the variable, unlike most GenICam programs.
@@ -68,8 +75,11 @@ def _from_environment() -> Iterator[Path]:
     if not files:
         raise ConfigError(
             "No GenTL producer is known",
-            expected=f"paths of .cti files in cti, or folders of them in the environment variable {VARIABLE}",
-            got=f"{VARIABLE}={os.environ[VARIABLE]}, without any .cti file" if folders else "neither",
+            expected="paths of .cti files in cti, or folders of them in the environment variable "
+            f"{VARIABLE}",
+            got=f"{VARIABLE}={os.environ[VARIABLE]}, without any .cti file"
+            if folders
+            else "neither",
             hint="A producer comes with the SDK of the camera's vendor.",
         )
     yield from files
@@ -81,14 +91,16 @@ def check_producer(path: Path) -> None:
     Raises `CameraError` if it cannot be loaded or lacks functions of a producer.
     """
     try:
-        # Loading runs the library's initialisers, but nothing of GenTL yet: a wrong file fails here with a reason.
+        # Loading runs the library's initialisers, but nothing of GenTL yet: a wrong file fails here
+        # with a reason.
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise CameraError(
             f"The GenTL producer {path} cannot be loaded",
             expected="a shared library for this operating system and processor",
             got=error,
-            hint="Check that the vendor's SDK is complete and its libraries are found (LD_LIBRARY_PATH).",
+            hint="Check that the vendor's SDK is complete and its libraries are found "
+            "(LD_LIBRARY_PATH).",
         ) from None
     lacking = [name for name in _NEEDED if not hasattr(loaded, name)]
     if lacking:
@@ -123,16 +135,20 @@ def open_system(path: Path) -> Iterator[Any]:
             raise CameraError(
                 f"The GenTL producer {path.name} is in use in this process",
                 expected="one camera per producer in a process",
-                hint="Close the other camera first, or use another process: each acquire node is a separate one.",
+                hint="Close the other camera first, or use another process: each acquire node is "
+                "a separate one.",
             ) from None
         except gentl.GenericException as error:
-            raise CameraError(f"The GenTL producer {path} does not start", got=message_of(error)) from None
+            raise CameraError(
+                f"The GenTL producer {path} does not start", got=message_of(error)
+            ) from None
         stack.callback(system.close)
         yield system
 
 
 def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Path]:
-    """Return the producers that start; one that does not, such as a frame grabber's without its card, is skipped.
+    """Return the producers that start; one that does not, such as a frame grabber's without its
+    card, is skipped.
 
     With ``name``, only producers of this file name are used.
 
@@ -149,7 +165,8 @@ def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Pat
     failed: list[CameraError] = []
     for path in named:
         try:
-            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list of cameras.
+            # Harvesters swallows the reason why a producer cannot be opened and shows an empty list
+            # of cameras.
             with open_system(path):
                 usable.append(path)
         except CameraError as error:

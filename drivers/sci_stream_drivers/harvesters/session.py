@@ -1,6 +1,7 @@
 """Harvesters: the one module that uses it. An open camera of a GenTL producer, and its frames.
 
-Everything else uses ``genicam`` alone, of which Harvesters is a layer (docs/decisions/harvesters.md).
+Everything else uses ``genicam`` alone, of which Harvesters is a layer
+(docs/decisions/harvesters.md).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from sci_stream_drivers.harvesters.options import Selector
 
 log = logging.getLogger(__name__)
 
-# The log of Harvesters: a traceback for every exception that it raises or swallows, and a warning for every incomplete
-# buffer; this driver reports all of them, once and in words.
+# The log of Harvesters: a traceback for every exception that it raises or swallows, and a warning
+# for every incomplete buffer; this driver reports all of them, once and in words.
 _QUIET = logging.getLogger("sci_stream.harvesters_library")
 _QUIET.setLevel(logging.CRITICAL)
 # Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
@@ -46,7 +47,10 @@ _SILENT = (-1010, -1011)
 
 @functools.cache
 def harvesters_core() -> ModuleType:
-    """Import harvesters. Raises `CameraError` if it is not installed or unusable on this machine."""
+    """Import harvesters.
+
+    Raises `CameraError` if it is not installed or unusable on this machine.
+    """
     library()
     try:
         core = importlib.import_module("harvesters.core")
@@ -62,7 +66,8 @@ def harvesters_core() -> ModuleType:
 
 
 def _may_lack_description(module: Any) -> None:
-    """Accept modules of a producer without an XML, or with a broken one: Harvesters refuses the camera.
+    """Accept modules of a producer without an XML, or with a broken one: Harvesters refuses the
+    camera.
 
     Only the camera itself needs one; here, ``node_map`` is None.
     """
@@ -91,12 +96,14 @@ def _candidate(info: Any) -> tuple[FoundCamera, Any]:
 
 
 class Session:
-    """One `Harvester` and one `ImageAcquirer`, from `open` to `close`; starting and stopping creates no new ones.
+    """One `Harvester` and one `ImageAcquirer`, from `open` to `close`; starting and stopping
+    creates no new ones.
 
-    The files of the producers have been checked already; finding cameras takes ``discovery_s`` at most.
+    The files of the producers have been checked already; finding cameras takes ``discovery_s`` at
+    most.
 
-    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if several cameras match
-    the selector.
+    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if
+    several cameras match the selector.
     """
 
     def __init__(self, files: list[Path], selector: Selector, discovery_s: float) -> None:
@@ -106,7 +113,10 @@ class Session:
         self._chain: list[Any] = []
         self._harvester: Any = core.Harvester(
             config=core.ParameterSet(
-                {key.LOGGER: _QUIET, key.TIMEOUT_PERIOD_ON_MODULE_ENUMERATION: max(1, round(discovery_s * 1000))}
+                {
+                    key.LOGGER: _QUIET,
+                    key.TIMEOUT_PERIOD_ON_MODULE_ENUMERATION: max(1, round(discovery_s * 1000)),
+                }
             )
         )
         self.acquirer: Any = None
@@ -147,14 +157,16 @@ class Session:
     def _of_module(self, module: Any, what: str) -> Any:
         if module.node_map is None:
             raise ConfigError(
-                f"The producer of {self.name} has no features of its {what}", hint="Remove their settings."
+                f"The producer of {self.name} has no features of its {what}",
+                hint="Remove their settings.",
             )
         return module.node_map
 
     def ping(self) -> None:
         """Read the camera's first register; see `sci_stream_drivers.genicam.stream.Connection`.
 
-        By the producer's own functions: genicam holds the interpreter's lock until the producer gives up.
+        By the producer's own functions: genicam holds the interpreter's lock until the producer
+        gives up.
         """
         producer = ctypes.CDLL(self._path)
         device = int(self.acquirer.device.module._handle)
@@ -173,7 +185,11 @@ class Session:
         try:
             with _sigint_kept():
                 acquirer = self._harvester.create(info, config=config)
-        except (gentl.AccessDeniedException, gentl.ResourceInUseException, gentl.BusyException) as error:
+        except (
+            gentl.AccessDeniedException,
+            gentl.ResourceInUseException,
+            gentl.BusyException,
+        ) as error:
             raise CameraError(
                 f"The camera {self.name} is in use",
                 expected="a camera that no other program has open",
@@ -181,12 +197,16 @@ class Session:
                 hint="Close the viewer or the other acquire node that uses it.",
             ) from None
         except lib.transport_errors as error:
-            raise CameraError(f"The camera {self.name}, {access}, cannot be opened", got=message_of(error)) from None
-        # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
-        # notion of that.
+            raise CameraError(
+                f"The camera {self.name}, {access}, cannot be opened", got=message_of(error)
+            ) from None
+        # Cameras with several streams (stereo, multi-component) deliver frames that belong
+        # together; this driver has no notion of that.
         if len(acquirer.data_streams) != 1:
             raise CameraError(
-                f"The camera {self.name} cannot be used", expected="one data stream", got=len(acquirer.data_streams)
+                f"The camera {self.name} cannot be used",
+                expected="one data stream",
+                got=len(acquirer.data_streams),
             )
         return acquirer
 
@@ -200,10 +220,12 @@ class Session:
             with _errors_logged():
                 acquirer.stop()
             with _errors_logged():
-                # Unlike destroy(), __exit__ also removes it from the list of acquirers destroyed at exit, which would
-                # keep it and its buffers alive until the process ends.
+                # Unlike destroy(), __exit__ also removes it from the list of acquirers destroyed at
+                # exit, which would keep it and its buffers alive until the process ends.
                 acquirer.__exit__(None, None, None)
-            acquirers.remove(acquirer)  # else reset() would repeat the failing call before it finishes
+            acquirers.remove(
+                acquirer
+            )  # else reset() would repeat the failing call before it finishes
         closed = False
         with _errors_logged():
             self._harvester.reset()
@@ -217,7 +239,9 @@ class Session:
 
 @contextlib.contextmanager
 def _errors_logged() -> Iterator[None]:
-    """Log exceptions of a lost camera and continue: during teardown the library raises any exception."""
+    """Log exceptions of a lost camera and continue: during teardown the library raises any
+    exception.
+    """
     try:
         yield
     except Exception as error:
@@ -240,14 +264,18 @@ def _sigint_kept() -> Iterator[None]:
 class HarvestersStream:
     """The running acquisition of one camera.
 
-    A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
-    waiting is done outside (docs/decisions/polling-genicam.md).
+    A producer waits for a buffer while holding the GIL, which would block all other threads. So it
+    is only polled, and waiting is done outside (docs/decisions/polling-genicam.md).
 
     ``counts`` counts ``incomplete``, ``short`` and ``chunk_errors``.
     """
 
     def __init__(
-        self, session: Session, image_format: ImageFormat, options: GenicamOptions, counts: Counter[str]
+        self,
+        session: Session,
+        image_format: ImageFormat,
+        options: GenicamOptions,
+        counts: Counter[str],
     ) -> None:
         self._acquirer = acquirer = session.acquirer
         self._format = image_format
@@ -265,8 +293,8 @@ class HarvestersStream:
     def start(self) -> None:
         """Start the acquisition. Raises `CameraLost`."""
         try:
-            # Harvesters' own thread ignores the timeout of a fetch, hangs after a lost device, and its queue of one
-            # frame dropped 42 of 200 (harvesters 1.4.3).
+            # Harvesters' own thread ignores the timeout of a fetch, hangs after a lost device, and
+            # its queue of one frame dropped 42 of 200 (harvesters 1.4.3).
             self._acquirer.start(run_as_thread=False)
         except self._lib.transport_errors as error:
             with contextlib.suppress(*self._lib.transport_errors):
@@ -276,11 +304,12 @@ class HarvestersStream:
     def fetch(self) -> RawFrame | None:
         """Return the next frame, or None if there is none yet.
 
-        Raises `CameraLost` if the producer fails, `CameraError` for a buffer without an image of the announced format.
+        Raises `CameraLost` if the producer fails, `CameraError` for a buffer without an image of
+        the announced format.
         """
         with lost_if_failing("The camera is lost"):
-            # Raw: Harvesters unpacks slowly (Mono12p, 1024×1024: 89 frames/s against 424), and an unknown pixel format
-            # raises without returning the buffer to the producer.
+            # Raw: Harvesters unpacks slowly (Mono12p, 1024×1024: 89 frames/s against 424), and an
+            # unknown pixel format raises without returning the buffer to the producer.
             buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
         if buffer is None:
             return None
@@ -291,14 +320,19 @@ class HarvestersStream:
                 buffer.parent.queue_buffer(buffer)
 
     def stop(self, *, lost: bool) -> None:  # noqa: ARG002  # the producer finds out by itself
-        """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""
+        """Stop; the frames in the producer's buffers are discarded.
+
+        Raises exceptions of the library.
+        """
         self._underrun += self._running_underrun()
         self._chunks.detach()
         self._acquirer.stop()
 
     def counters(self) -> dict[str, int]:
         """Return the frames without a free buffer in the producer, if it counts them."""
-        underrun = self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
+        underrun = self._underrun + (
+            self._running_underrun() if self._acquirer.is_acquiring() else 0
+        )
         return {"underrun": underrun} if underrun else {}
 
     def _running_underrun(self) -> int:
@@ -320,7 +354,8 @@ class HarvestersStream:
         return RawFrame(
             raw=np.frombuffer(memory, np.uint8, needed, offset).copy(),
             padding_bytes=padding,
-            big_endian=attribute(buffer, "pixel_endianness") == self._lib.gentl.PIXELENDIANNESS_IDS.PIXELENDIANNESS_BIG,
+            big_endian=attribute(buffer, "pixel_endianness")
+            == self._lib.gentl.PIXELENDIANNESS_IDS.PIXELENDIANNESS_BIG,
             frame_id=_first(attribute(buffer, "frame_id"), chunks.get("FrameID")),
             camera_time_ns=_first(self._stamp_ns(buffer), chunks.get("Timestamp")),
             host_time_ns=now_ns,
@@ -328,10 +363,16 @@ class HarvestersStream:
         )
 
     def _check(self, buffer: Any) -> None:
-        """Check that a buffer contains an image of the announced format, as far as the producer describes it."""
+        """Check that a buffer contains an image of the announced format, as far as the producer
+        describes it.
+        """
         ids = self._lib.gentl.PAYLOADTYPE_INFO_IDS
         payload = attribute(buffer, "payload_type", ids.PAYLOAD_TYPE_IMAGE)
-        if payload not in (ids.PAYLOAD_TYPE_UNKNOWN, ids.PAYLOAD_TYPE_IMAGE, ids.PAYLOAD_TYPE_CHUNK_DATA):
+        if payload not in (
+            ids.PAYLOAD_TYPE_UNKNOWN,
+            ids.PAYLOAD_TYPE_IMAGE,
+            ids.PAYLOAD_TYPE_CHUNK_DATA,
+        ):
             raise CameraError(
                 "The camera sends something other than an image",
                 expected="one image per buffer",
@@ -350,7 +391,11 @@ class HarvestersStream:
         if stamp:
             return int(stamp)
         ticks = attribute(buffer, "timestamp")
-        return int(ticks) * 1_000_000_000 // self._frequency_hz if ticks and self._frequency_hz else None
+        return (
+            int(ticks) * 1_000_000_000 // self._frequency_hz
+            if ticks and self._frequency_hz
+            else None
+        )
 
 
 def _first(*values: Any) -> int | None:

@@ -1,4 +1,5 @@
-"""The optical bench that a simulated modulator and a simulated camera share: which mask is in front of the sensor when.
+"""The optical bench that a simulated modulator and a simulated camera share: which mask is in front
+of the sensor when.
 
 Its time is that of the modulator's pulses, not of the machine, so that runs can be repeated.
 """
@@ -26,9 +27,11 @@ _STEPS = 4
 
 
 class Slot(NamedTuple):
-    """A mask during a part of an exposure: its number, or position, with its share of a pattern's light and its time.
+    """A mask during a part of an exposure: its number, or position, with its share of a pattern's
+    light and its time.
 
-    ``time`` counts patterns since the begin of the exposure, and is whole where the two are in step.
+    ``time`` counts patterns since the begin of the exposure, and is whole where the two are in
+    step.
     """
 
     mask: float
@@ -37,7 +40,10 @@ class Slot(NamedTuple):
 
 
 class Bench:
-    """State of a bench; the modulator writes it, the camera reads it. Each device uses it from its own thread."""
+    """State of a bench; the modulator writes it, the camera reads it.
+
+    Each device uses it from its own thread.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -64,7 +70,12 @@ class Bench:
 
     def attach(self, motion: str, n_patterns: int, latency_us: float) -> None:
         """Put a modulator on the bench."""
-        self.attached, self.motion, self.n_patterns, self.latency_us = True, motion, n_patterns, latency_us
+        self.attached, self.motion, self.n_patterns, self.latency_us = (
+            True,
+            motion,
+            n_patterns,
+            latency_us,
+        )
 
     def plan_faults(self, faults: ModulatorFaultOptions) -> None:
         """Plan faults, each of which happens once."""
@@ -78,7 +89,9 @@ class Bench:
             self.version += 1
 
     def run(self) -> None:
-        """Start the cycle with its first pattern, or, for the first time, with that of the fault."""
+        """Start the cycle with its first pattern, or, for the first time,
+        with that of the fault.
+        """
         with self.lock:
             self.playing, self.shown = True, None
             self.phase, self._first_phase = self._first_phase, 0.0
@@ -99,7 +112,8 @@ class Bench:
             self.counts["cycles"] += 1
             slots = self._slots(begin, trigger)
             if n in self.underruns:
-                # The memory was late: a pattern stays for two, and all later ones are delayed by one.
+                # The memory was late: a pattern stays for two, and all later ones are delayed by
+                # one.
                 self.counts["underruns"] += 1
                 middle = len(slots) // 2
                 slots[middle:] = [
@@ -108,7 +122,8 @@ class Bench:
                 ]
                 self.phase -= 1
             if n in self.restarts:
-                # Power was lost: dark, without patterns and pulses, until it is loaded and armed again.
+                # Power was lost: dark, without patterns and pulses, until it is loaded and armed
+                # again.
                 self.counts["restarts"] += 1
                 self.playing = False
                 slots = slots[: len(slots) // 2]
@@ -117,7 +132,9 @@ class Bench:
             return slots
 
     def _slots(self, begin: float, trigger: CameraTrigger) -> list[Slot]:
-        """Return the masks in the window of an exposure that begins ``begin`` patterns into the cycle."""
+        """Return the masks in the window of an exposure that begins ``begin`` patterns into the
+        cycle.
+        """
         timing, count = self.timing, self.n_patterns
         slot_us, cycle_us = timing.slot_us, timing.cycle_us
         ahead_us = trigger.delay_us - timing.pulse_delay_us - self.latency_us
@@ -132,10 +149,18 @@ class Bench:
                 from_us = cycle * cycle_us + b * slot_us
                 overlap_us = min(end_us, from_us + timing.pattern_us) - max(start_us, from_us)
                 if overlap_us > 1e-6 * slot_us:
-                    slots.append(Slot(b, overlap_us / timing.pattern_us, (from_us - start_us + ahead_us) / slot_us))
+                    slots.append(
+                        Slot(
+                            b,
+                            overlap_us / timing.pattern_us,
+                            (from_us - start_us + ahead_us) / slot_us,
+                        )
+                    )
         return self._moving(slots, start_us, end_us, cycle_us) if self.motion else slots
 
-    def _moving(self, slots: list[Slot], start_us: float, end_us: float, cycle_us: float) -> list[Slot]:
+    def _moving(
+        self, slots: list[Slot], start_us: float, end_us: float, cycle_us: float
+    ) -> list[Slot]:
         """Return fine positions of a mask that a waveform moves from end to end in each cycle."""
         steps = max(1, round(_STEPS * (end_us - start_us) / self.timing.slot_us))
         times_us = start_us + (np.arange(steps) + 0.5) * (end_us - start_us) / steps

@@ -80,25 +80,38 @@ class _OpenCamera:
         return counts.copy(), None if truth is None else truth.copy()
 
     def change(self, name: str, value: Value) -> None:
-        """Change exposure or scene. As with a real camera, the calibration remains that of the previous exposure."""
+        """Change exposure or scene.
+
+        As with a real camera, the calibration remains that of the previous exposure.
+        """
         self._options = self._options.model_copy(update={name: value})
         if name == "exposure":
             self._sensor = Sensor(self._options, self._phi)
         else:
             self._exposure = Exposure(make_scene(self._options), self._phi, self._options.bayer)
-        self._loop = [None] * len(self._loop)  # rendered again one by one: the camera cannot pause for all of them
+        self._loop = [None] * len(
+            self._loop
+        )  # rendered again one by one: the camera cannot pause for all of them
 
     def _behind_modulator(self, n: int, trigger: CameraTrigger) -> Shot:
-        """Return exposure ``n`` through the modulator: of the scene, or of a white field while a pattern is held."""
+        """Return exposure ``n`` through the modulator: of the scene, or of a white field while a
+        pattern is held.
+        """
         bench, options = self._bench, self._options
-        if self._version != bench.version:  # other patterns: the calibration remains that of the first ones
+        if (
+            self._version != bench.version
+        ):  # other patterns: the calibration remains that of the first ones
             self._version = bench.version
             self._masks = MaskOptics(options, bench.patterns)
             self._phi = self._masks.stack()
         if bench.shown is not None or options.white_field:
             shown = bench.shown
-            stream = shown if isinstance(shown, int) else {"dark": -2, "white": -1}.get(shown or "", -3)
-            return self._sensor.convert(self._white_field(n, trigger), (n + 1) * (len(self._phi) + 3) + stream), None
+            stream = (
+                shown if isinstance(shown, int) else {"dark": -2, "white": -1}.get(shown or "", -3)
+            )
+            return self._sensor.convert(
+                self._white_field(n, trigger), (n + 1) * (len(self._phi) + 3) + stream
+            ), None
         slots = bench.expose(n, trigger)
         x = self._exposure.frames(n)
         phi = self._phi
@@ -106,16 +119,25 @@ class _OpenCamera:
             phi = self._masks.exposed(options.mask_position_px(n))
         y = np.zeros(phi.shape[1:], np.float32)
         for mask, weight, time_ in slots:
-            there = x[round(time_)] if 0 <= round(time_) < len(x) else self._exposure.frame(n * len(x) + time_)
+            there = (
+                x[round(time_)]
+                if 0 <= round(time_) < len(x)
+                else self._exposure.frame(n * len(x) + time_)
+            )
             y += np.float32(weight) * _between(phi, mask) * there
         x *= 255
-        return self._sensor.convert(y, n), np.rint(x, out=x).astype(np.uint8) if self._truth else None
+        return self._sensor.convert(y, n), np.rint(x, out=x).astype(
+            np.uint8
+        ) if self._truth else None
 
     def _white_field(self, n: int, trigger: CameraTrigger) -> npt.NDArray[np.float32]:
         """Return the light of a uniform field; it is off while the pattern is "dark"."""
         bench, light = self._bench, np.float32(self._options.calibration_light)
         if bench.shown is None:
-            parts = [np.float32(slot.weight) * _between(self._phi, slot.mask) for slot in bench.expose(n, trigger)]
+            parts = [
+                np.float32(slot.weight) * _between(self._phi, slot.mask)
+                for slot in bench.expose(n, trigger)
+            ]
             return np.asarray(light * np.sum(parts, axis=0, dtype=np.float32), np.float32)
         if bench.shown == "dark":
             return np.zeros(self._phi.shape[1:], np.float32)
@@ -140,16 +162,20 @@ def _between(phi: npt.NDArray[np.float32], position: float) -> npt.NDArray[np.fl
     """Return a mask, or the mean of two, at a position that need not be whole."""
     below = int(position)
     share = np.float32(position - below)
-    return np.asarray(phi[below] if not share else (1 - share) * phi[below] + share * phi[below + 1], np.float32)
+    return np.asarray(
+        phi[below] if not share else (1 - share) * phi[below] + share * phi[below + 1], np.float32
+    )
 
 
 class SimulatedCamera:
     """An SCI camera simulated by an optical model. Implements `sci_stream.ports.Camera`.
 
-    Equal options give equal frames, in every process. The scene restarts with each `start`, except after a disconnect,
-    when it continues. A snapshot is rendered by the `read` that waits for it, on the calling thread, which may exceed
-    the timeout; if rendering is slower than ``snapshot_rate_hz``, snapshots are late, back to back, and are counted as
-    ``late`` (``loop_snapshots`` renders them in advance, ``faults.buffers`` drops late ones as real hardware does).
+    Equal options give equal frames, in every process. The scene restarts with each `start`, except
+    after a disconnect, when it continues. A snapshot is rendered by the `read` that waits for it,
+    on the calling thread, which may exceed the timeout; if rendering is slower than
+    ``snapshot_rate_hz``, snapshots are late, back to back, and are counted as ``late``
+    (``loop_snapshots`` renders them in advance, ``faults.buffers`` drops late ones as real hardware
+    does).
     """
 
     Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
@@ -178,8 +204,8 @@ class SimulatedCamera:
     def open(self) -> CameraCapabilities:
         """Create scene, masks and sensor, and return the capabilities.
 
-        Raises `CameraError` while the camera is disconnected (``faults.return_after_s``); `FileFormatError` if the
-        scene is a file that cannot be read.
+        Raises `CameraError` while the camera is disconnected (``faults.return_after_s``);
+        `FileFormatError` if the scene is a file that cannot be read.
         """
         self._faults.check_present()
         if self._lost:
@@ -215,13 +241,22 @@ class SimulatedCamera:
         rate, scenes = o.snapshot_rate_hz, SCENES if o.scene in SCENES else (o.scene, *SCENES)
         settings = [
             Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"]),
-            Parameter("snapshot_rate_hz", "number", rate, 0.0, 100_000.0, description=texts["snapshot_rate_hz"]),
+            Parameter(
+                "snapshot_rate_hz",
+                "number",
+                rate,
+                0.0,
+                100_000.0,
+                description=texts["snapshot_rate_hz"],
+            ),
             Parameter("scene", "choice", o.scene, choices=scenes, description=texts["scene"]),
         ]
         return settings if self._triggers is None else [settings[0], settings[2]]
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
-        """Change exposure, rate or scene from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
+        """Change exposure, rate or scene from the next snapshot on; see
+        `sci_stream.ports.AdjustableCamera`.
+        """
         camera = self._opened()
         checked = checked_changes(self.settings(), {name: value}, f"Camera {self._serial}")
         self._options = self._options.model_copy(update=checked)
@@ -238,7 +273,9 @@ class SimulatedCamera:
 
     def timing(self) -> CameraTiming:
         """Return the limits of its exposures; see `sci_stream.ports.TriggeredCamera`."""
-        return CameraTiming(max_exposure_us=1e7, step_us=0.1, max_delay_us=1e6, readout_us=0.0, max_every=1 << 16)
+        return CameraTiming(
+            max_exposure_us=1e7, step_us=0.1, max_delay_us=1e6, readout_us=0.0, max_every=1 << 16
+        )
 
     def trigger_now(self) -> CameraTrigger:
         """Return how exposures are started; see `sci_stream.ports.TriggeredCamera`."""
@@ -270,7 +307,9 @@ class SimulatedCamera:
     def trigger(self) -> None:
         """Request one snapshot; from any thread. Requests queue up."""
         if self._triggers is None:
-            raise CameraError(f"Camera {self._serial} has no trigger", hint="Set trigger = 'software'.")
+            raise CameraError(
+                f"Camera {self._serial} has no trigger", hint="Set trigger = 'software'."
+            )
         self._triggers.release()
 
     def read(self, timeout_s: float) -> CameraFrame | None:
@@ -278,7 +317,9 @@ class SimulatedCamera:
         if self._lost:
             raise self._faults.lost()
         if not self._running:
-            raise RuntimeError("read() needs an open and started camera: call open() and start() first")
+            raise RuntimeError(
+                "read() needs an open and started camera: call open() and start() first"
+            )
         deadline_s = time.monotonic() + timeout_s
         if self._repeat is not None:
             frame, self._repeat = self._repeat, None
@@ -307,8 +348,9 @@ class SimulatedCamera:
     def counters(self) -> Mapping[str, int]:
         """Return the counters since `open`.
 
-        ``delivered``, ``dropped`` and ``duplicated`` frames, ``overwritten`` ones in the buffers of a late reader,
-        ``late`` ones delivered more than a period after they were due, ``stalls``, ``disconnects``.
+        ``delivered``, ``dropped`` and ``duplicated`` frames, ``overwritten`` ones in the buffers of
+        a late reader, ``late`` ones delivered more than a period after they were due, ``stalls``,
+        ``disconnects``.
         """
         return dict(self._counts)
 
@@ -357,10 +399,14 @@ class SimulatedCamera:
         self._triggered = False
         self._counts["delivered"] += 1
         period_ns = self._pacer.period_ns
-        self._counts["late"] += period_ns is not None and self._pacer.late_s(self._k) * 1e9 > period_ns
+        self._counts["late"] += (
+            period_ns is not None and self._pacer.late_s(self._k) * 1e9 > period_ns
+        )
         if self._faults.duplicates(self._index):
             # The receiver owns the arrays of a frame and may change them.
-            self._repeat = replace(frame, counts=counts.copy(), truth=None if truth is None else truth.copy())
+            self._repeat = replace(
+                frame, counts=counts.copy(), truth=None if truth is None else truth.copy()
+            )
         stall_s = self._faults.stall_s(self._counts["delivered"])
         if stall_s:
             self._counts["stalls"] += 1
@@ -370,7 +416,9 @@ class SimulatedCamera:
         return frame
 
     def _skip_dropped(self) -> None:
-        """Skip dropped snapshots at once, so that `exhausted` is true right after the last delivered one."""
+        """Skip dropped snapshots at once, so that `exhausted` is true right after the last
+        delivered one.
+        """
         while not self.exhausted and self._faults.drops(self._index):
             self._counts["dropped"] += 1
             self._index += 1

@@ -16,28 +16,39 @@ _LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)
 class Exposure:
     r"""Measure y = Σ_b φ_b ⊙ x_b (Eq. 1 of the paper, without noise) of a scene.
 
-    Snapshot n covers the scene times nB … (n + 1)B, without a pause between snapshots; frame x_b is the scene at the
-    start of its sub-frame, a unit of the scene's time, through the colour filters of the sensor. ``phi`` is (B, H, W).
+    Snapshot n covers the scene times nB … (n + 1)B, without a pause between snapshots; frame x_b is
+    the scene at the start of its sub-frame, a unit of the scene's time, through the colour filters
+    of the sensor. ``phi`` is (B, H, W).
     """
 
-    def __init__(self, scene: Scene, phi: npt.NDArray[np.float32], bayer: BayerPhase | None) -> None:
+    def __init__(
+        self, scene: Scene, phi: npt.NDArray[np.float32], bayer: BayerPhase | None
+    ) -> None:
         self._scene = scene
         self._phi = phi
         self._bayer = bayer
 
     def frames(self, n: int) -> npt.NDArray[np.float32]:
-        """Return x of snapshot ``n``, (B, H, W) float32 on the 0–1 scale, a new array: the truth."""
+        """Return x of snapshot ``n``, (B, H, W) float32 on the 0–1 scale, a new array:
+        the truth.
+        """
         B = len(self._phi)
         return np.stack([self.frame(n * B + b) for b in range(B)])
 
     def frame(self, t: float) -> npt.NDArray[np.float32]:
-        """Return the scene at a time, in sub-frames, as the sensor's filters see it, (H, W) float32."""
+        """Return the scene at a time, in sub-frames, as the sensor's filters see it, (H, W)
+        float32.
+        """
         rgb = self._scene.render(t)
-        return np.matmul(rgb, _LUMINANCE) if self._bayer is None else sample_colours(rgb, self._bayer)
+        return (
+            np.matmul(rgb, _LUMINANCE) if self._bayer is None else sample_colours(rgb, self._bayer)
+        )
 
     def measure(
         self, x: npt.NDArray[np.float32], phi: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
-        """Return y = Σ_b φ_b ⊙ x_b, (H, W) float32; through other masks than its own if ``phi`` are given."""
+        """Return y = Σ_b φ_b ⊙ x_b, (H, W) float32; through other masks than its own if ``phi`` are
+        given.
+        """
         y: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self._phi if phi is None else phi, x)
         return y

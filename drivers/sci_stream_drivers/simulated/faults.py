@@ -40,7 +40,9 @@ class Faults:
         return self._options.stall_s if every and delivered % every == 0 else 0.0
 
     def unplugs(self, delivered: int) -> bool:
-        """Return whether the camera is lost after ``delivered`` frames; it then stays away for a while."""
+        """Return whether the camera is lost after ``delivered`` frames; it then stays away for a
+        while.
+        """
         after = self._options.disconnect_after
         due = bool(after) and delivered >= after and self._disconnects < self._options.disconnects
         if due:
@@ -51,7 +53,8 @@ class Faults:
     def lost(self) -> CameraLost:
         """Return the error for reading a lost camera."""
         return CameraLost(
-            f"{self._name} was disconnected", hint="Close and reopen it; faults.return_after_s sets when it returns."
+            f"{self._name} was disconnected",
+            hint="Close and reopen it; faults.return_after_s sets when it returns.",
         )
 
     def check_present(self) -> None:

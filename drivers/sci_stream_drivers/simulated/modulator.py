@@ -1,4 +1,6 @@
-"""A simulated mask modulator on the bench of the simulated camera, as `sci_stream.ports.MaskModulator`."""
+"""A simulated mask modulator on the bench of the simulated camera, as
+`sci_stream.ports.MaskModulator`.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,18 @@ from sci_stream_drivers.simulated.bench import bench_of
 class ModulatorFaultOptions(DriverOptions):
     """Faults of the modulator, by the number of the exposure at which they happen."""
 
-    first_pattern: int = Field(default=0, ge=0, le=255, description="Pattern with which the first cycle begins.")
-    lost_pulses: list[int] = Field(default_factory=list, description="Exposures before which a pulse gets lost.")
-    underruns: list[int] = Field(default_factory=list, description="Exposures in which a pattern comes late.")
-    restarts: list[int] = Field(default_factory=list, description="Exposures in which the modulator loses power.")
+    first_pattern: int = Field(
+        default=0, ge=0, le=255, description="Pattern with which the first cycle begins."
+    )
+    lost_pulses: list[int] = Field(
+        default_factory=list, description="Exposures before which a pulse gets lost."
+    )
+    underruns: list[int] = Field(
+        default_factory=list, description="Exposures in which a pattern comes late."
+    )
+    restarts: list[int] = Field(
+        default_factory=list, description="Exposures in which the modulator loses power."
+    )
 
 
 class SimulatedModulatorOptions(DriverOptions):
@@ -36,16 +46,29 @@ class SimulatedModulatorOptions(DriverOptions):
     width_px: int = Field(default=256, ge=1, le=8192, description="Width of a pattern, mirrors.")
     height_px: int = Field(default=256, ge=1, le=8192, description="Height of a pattern, mirrors.")
     motion: Literal["none", "sine", "sawtooth"] = Field(
-        default="none", description="none: patterns; sine, sawtooth: the camera's shifting mask, moved by a waveform."
+        default="none",
+        description="none: patterns; sine, sawtooth: the camera's shifting mask, moved by a "
+        "waveform.",
     )
-    n_frames: int = Field(default=8, ge=1, le=256, description="B of a mask that is moved by a waveform.")
+    n_frames: int = Field(
+        default=8, ge=1, le=256, description="B of a mask that is moved by a waveform."
+    )
     min_pattern_us: float = Field(default=50.0, gt=0, description="Shortest time of a pattern, µs.")
-    pulse: Literal["per_cycle", "per_pattern"] = Field(default="per_cycle", description="Pulses that it gives.")
-    latency_us: Rare[float] = Field(
-        default=0.0, ge=0, le=1e5, description="From the pulse to the light of the first pattern, µs."
+    pulse: Literal["per_cycle", "per_pattern"] = Field(
+        default="per_cycle", description="Pulses that it gives."
     )
-    bench: Rare[str] = Field(default="bench", description="Optical bench that it shares with the camera.")
-    faults: Rare[ModulatorFaultOptions] = Field(default_factory=ModulatorFaultOptions, description="Faults on request.")
+    latency_us: Rare[float] = Field(
+        default=0.0,
+        ge=0,
+        le=1e5,
+        description="From the pulse to the light of the first pattern, µs.",
+    )
+    bench: Rare[str] = Field(
+        default="bench", description="Optical bench that it shares with the camera."
+    )
+    faults: Rare[ModulatorFaultOptions] = Field(
+        default_factory=ModulatorFaultOptions, description="Faults on request."
+    )
 
 
 class SimulatedModulator:

@@ -27,7 +27,8 @@ class Scene(Protocol):
     def render(self, t: float) -> Image:
         """Return the (H, W, 3) linear-light RGB image, float32, 0–1, at time ``t`` ≥ 0.
 
-        It depends on ``t`` only. The scene owns the array: read it before the next call, and do not modify it.
+        It depends on ``t`` only. The scene owns the array: read it before the next call, and do not
+        modify it.
         """
         ...
 
@@ -36,7 +37,8 @@ class Scene(Protocol):
 class Sprite:
     """A round object that moves along a path and rotates at constant speed.
 
-    ``picture`` (size, size, 3) is premultiplied by ``cover`` (size, size), which is 1 where the object is opaque.
+    ``picture`` (size, size, 3) is premultiplied by ``cover`` (size, size), which is 1 where the
+    object is opaque.
     """
 
     picture: Image
@@ -56,7 +58,9 @@ class Sprite:
             return
         c, s = math.cos(self.turn_rad * t), math.sin(self.turn_rad * t)
         middle = (size - 1) / 2
-        to_canvas = np.array([[c, -s, x - left - (c - s) * middle], [s, c, y - top - (s + c) * middle]])
+        to_canvas = np.array(
+            [[c, -s, x - left - (c - s) * middle], [s, c, y - top - (s + c) * middle]]
+        )
         extent = (right - left, bottom - top)
         uncovered = cv2.warpAffine(1.0 - self.cover, to_canvas, extent, borderValue=1.0)
         region = canvas[top:bottom, left:right]
@@ -75,16 +79,20 @@ class Skin(Sprite):
     def draw(self, canvas: Image, t: float) -> None:
         """Composite the rest of the skin, see `Sprite.draw`."""
         y, x = np.ogrid[: len(self.cover), : len(self.cover)]
-        rest = np.clip((np.hypot(x, y - len(self.cover) / 2) - self.hole_px(t)) / 2, 0, 1).astype(np.float32)
-        Sprite(self.picture * rest[..., None], self.cover * rest, self.path, self.turn_rad).draw(canvas, t)
+        rest = np.clip((np.hypot(x, y - len(self.cover) / 2) - self.hole_px(t)) / 2, 0, 1).astype(
+            np.float32
+        )
+        Sprite(self.picture * rest[..., None], self.cover * rest, self.path, self.turn_rad).draw(
+            canvas, t
+        )
 
 
 class World:
     """A panning landscape, objects in front of it and a strip running below.
 
-    The view (H, W) of ``shape`` pans over the tileable ``backdrop``, (N, N, 3), with ``pan_px`` (x, y) per unit of
-    time; the ``sprites`` are drawn in their order, and ``strip``, (h, length, 3), is repeated along the bottom, moving
-    to the left by ``strip_px`` per unit of time.
+    The view (H, W) of ``shape`` pans over the tileable ``backdrop``, (N, N, 3), with ``pan_px`` (x,
+    y) per unit of time; the ``sprites`` are drawn in their order, and ``strip``, (h, length, 3), is
+    repeated along the bottom, moving to the left by ``strip_px`` per unit of time.
     """
 
     def __init__(
@@ -99,7 +107,8 @@ class World:
     ) -> None:
         height, width = shape
         self._period = len(backdrop)
-        # Tile one view and a pixel for interpolation beyond the period: panning never reaches the border.
+        # Tile one view and a pixel for interpolation beyond the period: panning never reaches the
+        # border.
         self._backdrop = np.pad(backdrop, ((0, height + 2), (0, width + 2), (0, 0)), mode="wrap")
         self._strip_period = strip.shape[1]
         self._strip = np.pad(strip, ((0, 0), (0, width + 2), (0, 0)), mode="wrap")
@@ -121,12 +130,15 @@ class World:
             sprite.draw(view, t)
         rows = len(self._strip)
         top = height - rows - height // 32
-        view[top : top + rows] = _window(self._strip, (self._strip_px * t) % self._strip_period, 0.0, (width, rows))
+        view[top : top + rows] = _window(
+            self._strip, (self._strip_px * t) % self._strip_period, 0.0, (width, rows)
+        )
         return view
 
 
 class Drops:
-    """Drops fall on shallow water: rings run outwards, and bend the light from the ground, (H, W, 3).
+    """Drops fall on shallow water: rings run outwards, and bend the light from the ground, (H, W,
+    3).
 
     At ``speed`` 1 and 256 pixels the rings move by 2 pixels per unit of time.
     """
@@ -148,7 +160,11 @@ class Drops:
             age = t * self._speed - drop * self._EVERY
             behind = radii - age * 2 / 256
             fade = math.exp(-age / 40) * min(1.0, age / 3) * (1 - age / (self._LIVES * self._EVERY))
-            ring = fade * np.exp(-((behind / self._WIDTH) ** 2)) * np.cos(2 * np.pi / self._LONG * behind)
+            ring = (
+                fade
+                * np.exp(-((behind / self._WIDTH) ** 2))
+                * np.cos(2 * np.pi / self._LONG * behind)
+            )
             y, x = self._places[drop % len(self._places)]
             radius = np.sqrt(np.square(rows - y) + np.square(columns - x))
             height += ring.astype(np.float32)[(4 * radius).astype(np.intp)]
@@ -173,15 +189,21 @@ class CutScene:
 
 
 def _window(texture: Image, x: float, y: float, size: tuple[int, int]) -> Image:
-    """Return the (height, width) of ``size`` with its top left pixel at (x, y) of ``texture``, interpolated."""
+    """Return the (height, width) of ``size`` with its top left pixel at (x, y) of ``texture``,
+    interpolated.
+    """
     centre = (x + (size[0] - 1) / 2, y + (size[1] - 1) / 2)
     return np.asarray(cv2.getRectSubPix(texture, size, centre), np.float32)
 
 
-def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: float, span: float) -> Trajectory:
-    """Return the path of a ball that bounces along between x = 0 and ``span`` and back, ``hop`` pixels high.
+def bouncing(
+    start: tuple[float, float], floor: float, velocity: float, hop: float, span: float
+) -> Trajectory:
+    """Return the path of a ball that bounces along between x = 0 and ``span`` and back, ``hop``
+    pixels high.
 
-    ``velocity`` in pixels per unit of time, sideways; ``start`` is (x, phase of the hop from 0 to 1).
+    ``velocity`` in pixels per unit of time, sideways; ``start`` is (x, phase of the hop from 0 to
+    1).
     """
     # A parabola in each half period, with its vertex at the top of the hop.
     period = 2.2 * hop / abs(velocity) if velocity else math.inf
@@ -194,8 +216,20 @@ def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: flo
     return path
 
 
-SKY: tuple[Colour, ...] = ((128, 158, 186), (160, 186, 204), (198, 208, 206), (226, 214, 186), (236, 196, 158))
-MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), (216, 212, 172), (188, 206, 206))
+SKY: tuple[Colour, ...] = (
+    (128, 158, 186),
+    (160, 186, 204),
+    (198, 208, 206),
+    (226, 214, 186),
+    (236, 196, 158),
+)
+MEADOW: tuple[Colour, ...] = (
+    (110, 138, 96),
+    (146, 166, 112),
+    (186, 192, 140),
+    (216, 212, 172),
+    (188, 206, 206),
+)
 SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
 
 # The patches of a colour chart: the live image shows at a glance whether colours are right.
@@ -205,17 +239,19 @@ PATCHES: tuple[Colour, ...] = (
 )  # fmt: skip
 PAPER: Colour = (160, 160, 160)
 
-# Start (fraction of the width), phase of the hop, radius (of the smaller side), velocity (pixels per unit of time at
-# 256 pixels) of each ball.
+# Start (fraction of the width), phase of the hop, radius (of the smaller side), velocity (pixels
+# per unit of time at 256 pixels) of each ball.
 _BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))
 
 
 def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
-    """Return a world of size (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
+    """Return a world of size (H, W): soft landscape, a lettered wheel, three balls, a strip of
+    colour patches.
 
-    Bright colours of moderate contrast on shapes of several pixels, as on a test bench: resolvable at half the
-    resolution of a mosaic's planes. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
-    balls about 1.2, the strip 0.8, the backdrop 0.5; proportionally more on larger sensors.
+    Bright colours of moderate contrast on shapes of several pixels, as on a test bench: resolvable
+    at half the resolution of a mosaic's planes. At ``speed`` 1 and 256 pixels the wheel's rim moves
+    2.8 pixels per sub-frame, the balls about 1.2, the strip 0.8, the backdrop 0.5; proportionally
+    more on larger sensors.
     """
     rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, 0]))
     height, width = shape
@@ -228,19 +264,27 @@ def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
         path = bouncing((width * x, phase), floor, velocity * v, 0.3 * unit, width)
         sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))
     size = max(8, round(0.62 * unit))
-    sprites.append(Sprite(*wheel(size, "LIVE", SIGNAL), lambda _: (0.34 * width, 0.40 * height), 0.035 * speed))
+    sprites.append(
+        Sprite(*wheel(size, "LIVE", SIGNAL), lambda _: (0.34 * width, 0.40 * height), 0.035 * speed)
+    )
     texture = landscape(max(64, round(1.5 * unit)), SKY, rng)
     strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
     return World(
-        backdrop=texture, pan_px=(0.45 * v, 0.16 * v), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape
+        backdrop=texture,
+        pan_px=(0.45 * v, 0.16 * v),
+        sprites=sprites,
+        strip=strip,
+        strip_px=0.8 * v,
+        shape=shape,
     )
 
 
 def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Scene:
-    """Return a fast event in a view of size (H, W): a fan, drops on water, or a balloon that bursts.
+    """Return a fast event in a view of size (H, W): a fan, drops on water, or a balloon that
+    bursts.
 
-    At ``speed`` 1 and 256 pixels the tips of the fan move 4.5 pixels per sub-frame, the tear in the balloon 4, rings on
-    the water 2.
+    At ``speed`` 1 and 256 pixels the tips of the fan move 4.5 pixels per sub-frame, the tear in the
+    balloon 4, rings on the water 2.
     """
     rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, len(name)]))
     height, width = shape
@@ -248,8 +292,14 @@ def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Sc
     v = speed * unit / 256
     strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
     if name == "drops":
-        rows = [np.roll(strip, 5 * row * len(strip), axis=1) for row in range(-(-height // len(strip)))]
-        return Drops(np.tile(np.concatenate(rows), (1, -(-width // strip.shape[1]), 1))[:height, :width], speed, rng)
+        rows = [
+            np.roll(strip, 5 * row * len(strip), axis=1) for row in range(-(-height // len(strip)))
+        ]
+        return Drops(
+            np.tile(np.concatenate(rows), (1, -(-width // strip.shape[1]), 1))[:height, :width],
+            speed,
+            rng,
+        )
     middle = width / 2, 0.4 * height
     if name == "fan":
         blades = wheel(max(8, round(0.76 * unit)), "FAST", SIGNAL, 0.6)
@@ -262,11 +312,22 @@ def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Sc
         water = ball(max(8, round(0.57 * unit)), ((60, 120, 190), (90, 150, 210)), rng)
         skin = wheel(max(8, round(0.62 * unit)), "BURST", (SIGNAL[0], (190, 60, 52)))
         sprites = [
-            Sprite(*water, lambda t: (middle[0], middle[1] + 0.0003 * unit * age(t, 35) ** 2), 0.01 * speed),
+            Sprite(
+                *water,
+                lambda t: (middle[0], middle[1] + 0.0003 * unit * age(t, 35) ** 2),
+                0.01 * speed,
+            ),
             Skin(*skin, lambda _: middle, 0.0, lambda t: unit / 64 * age(t, 20)),
         ]
     backdrop = landscape(max(64, round(1.5 * unit)), MEADOW, rng)
-    return World(backdrop=backdrop, pan_px=(0.2 * v, 0.0), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape)
+    return World(
+        backdrop=backdrop,
+        pan_px=(0.2 * v, 0.0),
+        sprites=sprites,
+        strip=strip,
+        strip_px=0.8 * v,
+        shape=shape,
+    )
 
 
 def make_scene(options: SimulatedOptions) -> Scene:
@@ -275,7 +336,10 @@ def make_scene(options: SimulatedOptions) -> Scene:
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)
     if options.scene == "cut":
-        worlds = [make(shape, 0.5 * options.speed, options.seed) for make in (make_world, partial(make_event, "fan"))]
+        worlds = [
+            make(shape, 0.5 * options.speed, options.seed)
+            for make in (make_world, partial(make_event, "fan"))
+        ]
         return CutScene(worlds, options.cut_every * options.n_frames)
     if options.scene in EVENTS:
         return make_event(options.scene, shape, options.speed, options.seed)

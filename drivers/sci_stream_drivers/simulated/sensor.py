@@ -11,28 +11,34 @@ from sci_stream.model import Array
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 _NOISE_STREAM = 2
-# Above this many electrons a Gaussian of equal variance replaces Poisson's law: the skewness is under 0.16, and drawing
-# is ten times faster.
+# Above this many electrons a Gaussian of equal variance replaces Poisson's law: the skewness is
+# under 0.16, and drawing is ten times faster.
 _POISSON_BELOW_E = 40.0
 
 
 class Sensor:
-    r"""A linear sensor with full well, shot noise, read noise, black level and a converter of limited range.
+    r"""A linear sensor with full well, shot noise, read noise, black level and a converter of
+    limited range.
 
     .. math:: counts = clip(round(black + (Poisson(g·F·y) + N(0, σ_r²)) / g), 0, 2^bits − 1)
 
-    with F = `full_scale_dn` and g = `gain_e_per_dn` such that the full well is at the top of the range. F is chosen so
-    that a white scene takes the most open pixel to the fraction ``exposure`` of the range above black.
+    with F = `full_scale_dn` and g = `gain_e_per_dn` such that the full well is at the top of the
+    range. F is chosen so that a white scene takes the most open pixel to the fraction ``exposure``
+    of the range above black.
     """
 
     def __init__(self, options: SimulatedOptions, phi: npt.NDArray[np.float32]) -> None:
         self.black_dn = options.black_dn
         self.max_dn = options.max_dn
-        self.full_scale_dn = options.exposure * (self.max_dn - self.black_dn) / float(phi.sum(axis=0).max())
+        self.full_scale_dn = (
+            options.exposure * (self.max_dn - self.black_dn) / float(phi.sum(axis=0).max())
+        )
         self.gain_e_per_dn = options.full_well_e / (self.max_dn - self.black_dn)
         self._read_noise_e = options.read_noise_e
         self._noise = options.noise
-        self.read_noise_dn = math.hypot(self._read_noise_e / self.gain_e_per_dn if self._noise else 0.0, 12**-0.5)
+        self.read_noise_dn = math.hypot(
+            self._read_noise_e / self.gain_e_per_dn if self._noise else 0.0, 12**-0.5
+        )
         """Standard deviation of counts without light: read noise and rounding."""
         self._seed = options.seed
         self._dtype = np.uint8 if options.bit_depth == 8 else np.uint16
@@ -40,8 +46,8 @@ class Sensor:
     def convert(self, y: npt.NDArray[np.float32], index: int) -> Array:
         """Expose the sensor to a measurement.
 
-        ``y`` is (H, W) Σ_b φ_b ⊙ x_b, ≥ 0, and not modified; ``index``, the number of the exposure, determines the
-        noise with the seed.
+        ``y`` is (H, W) Σ_b φ_b ⊙ x_b, ≥ 0, and not modified; ``index``, the number of the exposure,
+        determines the noise with the seed.
 
         Returns
         -------

@@ -16,7 +16,8 @@ Colour = tuple[int, int, int]
 # Shapes are drawn larger by this factor and averaged down, for anti-aliased edges.
 _SUPERSAMPLING = 4
 
-# Standard deviation of the point spread function. With a sharper one a Bayer mosaic has false colours at every edge.
+# Standard deviation of the point spread function. With a sharper one a Bayer mosaic has false
+# colours at every edge.
 _LENS_BLUR_PX = 1.0
 
 _INK: Colour = (38, 40, 48)
@@ -24,7 +25,9 @@ _CREAM: Colour = (225, 218, 200)
 
 # Linear light of each 8-bit sRGB code (IEC 61966-2-1).
 _SRGB = np.arange(256) / 255.0
-SRGB_TO_LINEAR: Image = np.where(_SRGB <= 0.04045, _SRGB / 12.92, ((_SRGB + 0.055) / 1.055) ** 2.4).astype(np.float32)
+SRGB_TO_LINEAR: Image = np.where(
+    _SRGB <= 0.04045, _SRGB / 12.92, ((_SRGB + 0.055) / 1.055) ** 2.4
+).astype(np.float32)
 
 
 def linear(colour: Colour) -> Image:
@@ -44,7 +47,8 @@ def spectral_noise(size: int, slope: float, rng: np.random.Generator) -> Image:
     spectrum[0, 0] = 0.0
     field = np.fft.irfft2(spectrum, s=(size, size))
     field /= field.std()
-    # A logistic function of the Gaussian field is nearly uniform: every colour of a palette is used.
+    # A logistic function of the Gaussian field is nearly uniform: every colour of a palette is
+    # used.
     return np.asarray(1.0 / (1.0 + np.exp(-1.7 * field)), np.float32)
 
 
@@ -64,12 +68,16 @@ def landscape(size: int, palette: Sequence[Colour], rng: np.random.Generator) ->
 def _antialiased(size: int, drawing: npt.NDArray[np.uint8]) -> Image:
     """Average a supersampled sRGB drawing (or a mask) down to ``size`` in linear light."""
     light = SRGB_TO_LINEAR[drawing] if drawing.ndim == 3 else drawing.astype(np.float32) / 255
-    small: Image = np.asarray(cv2.resize(light, (size, size), interpolation=cv2.INTER_AREA), np.float32)
+    small: Image = np.asarray(
+        cv2.resize(light, (size, size), interpolation=cv2.INTER_AREA), np.float32
+    )
     return small
 
 
 def _disk(size: int, colour: Image, drawing: npt.NDArray[np.uint8]) -> tuple[Image, Image]:
-    """Cut a disk out of (size, size, 3), without the black of ``drawing``: image premultiplied by cover, and cover."""
+    """Cut a disk out of (size, size, 3), without the black of ``drawing``: image premultiplied by
+    cover, and cover.
+    """
     large = size * _SUPERSAMPLING
     mask = np.zeros((large, large), np.uint8)
     cv2.circle(mask, (large // 2, large // 2), large // 2 - 3 * _SUPERSAMPLING, 255, -1)
@@ -90,7 +98,8 @@ def _rotate(image: npt.NDArray[np.uint8], degrees: float) -> npt.NDArray[np.uint
 
 
 def wheel(size: int, text: str, paint: Sequence[Colour], share: float = 1.0) -> tuple[Image, Image]:
-    """Return image and cover of a wheel with a letter in each coloured sector, which shows its rotation.
+    """Return image and cover of a wheel with a letter in each coloured sector, which shows its
+    rotation.
 
     Sectors take this ``share`` of the circle: below 1 they are the blades of a fan.
     """
@@ -111,7 +120,10 @@ def wheel(size: int, text: str, paint: Sequence[Colour], share: float = 1.0) -> 
     cv2.circle(drawing, middle, round(large * 0.10), _INK, -1, cv2.LINE_AA)
     for k in range(3):
         a = 2 * np.pi * k / 3
-        hole = (round(middle[0] + 0.055 * large * np.cos(a)), round(middle[1] + 0.055 * large * np.sin(a)))
+        hole = (
+            round(middle[0] + 0.055 * large * np.cos(a)),
+            round(middle[1] + 0.055 * large * np.sin(a)),
+        )
         cv2.circle(drawing, hole, round(large * 0.025), paint[k % len(paint)], -1, cv2.LINE_AA)
     return _disk(size, _antialiased(size, drawing), drawing)
 
@@ -123,12 +135,16 @@ def _letter(letter: str, large: int, x: int, y: int, height: int) -> npt.NDArray
     scale = cv2.getFontScaleFromHeight(font, max(1, height - weight), weight)
     (width, tall), _ = cv2.getTextSize(letter, font, scale, weight)
     mask = np.zeros((large, large), np.uint8)
-    cv2.putText(mask, letter, (x - width // 2, y + tall // 2), font, scale, 255, weight, cv2.LINE_AA)
+    cv2.putText(
+        mask, letter, (x - width // 2, y + tall // 2), font, scale, 255, weight, cv2.LINE_AA
+    )
     return mask
 
 
 def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[Image, Image]:
-    """Return image and cover of a striped, grained ball, darker towards its rim so that it looks round."""
+    """Return image and cover of a striped, grained ball, darker towards its rim so that it looks
+    round.
+    """
     large = size * _SUPERSAMPLING
     middle = (large // 2, large // 2)
     drawing = np.zeros((large, large, 3), np.uint8)
@@ -145,7 +161,9 @@ def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[
 
 
 def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:
-    """Return a strip of colour patches on paper that can be repeated seamlessly, (height, length, 3)."""
+    """Return a strip of colour patches on paper that can be repeated seamlessly, (height, length,
+    3).
+    """
     large = height * _SUPERSAMPLING
     drawing = np.empty((large, len(patches) * large, 3), np.uint8)
     drawing[:] = paper
@@ -153,7 +171,9 @@ def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:
     for i, patch in enumerate(patches):
         drawing[edge:-edge, i * large + edge : (i + 1) * large - edge] = patch
     light = SRGB_TO_LINEAR[drawing]
-    strip = np.asarray(cv2.resize(light, (len(patches) * height, height), interpolation=cv2.INTER_AREA), np.float32)
+    strip = np.asarray(
+        cv2.resize(light, (len(patches) * height, height), interpolation=cv2.INTER_AREA), np.float32
+    )
     around = math.ceil(4 * _LENS_BLUR_PX)
     wrapped = np.pad(strip, ((0, 0), (around, around), (0, 0)), mode="wrap")
     return soften(wrapped, cv2.BORDER_REPLICATE)[:, around:-around].copy()

@@ -23,11 +23,12 @@ Picture = npt.NDArray[np.uint8]
 
 
 class VideoScene:
-    """Play images in a loop, one per unit of time, cropped to the sensor's aspect ratio and resized to it.
+    """Play images in a loop, one per unit of time, cropped to the sensor's aspect ratio and resized
+    to it.
 
-    Between two images the scene is their linear blend, which resembles a long exposure but not motion: use footage of a
-    high-speed camera where motion matters. Images are converted from sRGB to linear light. A clip of more than
-    1 GiB is cut.
+    Between two images the scene is their linear blend, which resembles a long exposure but not
+    motion: use footage of a high-speed camera where motion matters. Images are converted from sRGB
+    to linear light. A clip of more than 1 GiB is cut.
 
     The source is a video, a folder or a glob pattern; ``speed`` is in images per unit of time.
 
@@ -40,7 +41,8 @@ class VideoScene:
         self._pictures = [_fit(picture, shape) for picture in islice(_pictures(source), longest)]
         if not self._pictures:
             raise FileFormatError(
-                f"{source} contains no image that can be decoded", expected="a video or images that OpenCV reads"
+                f"{source} contains no image that can be decoded",
+                expected="a video or images that OpenCV reads",
             )
 
     def render(self, t: float) -> Image:
@@ -89,4 +91,6 @@ def _pictures(source: str) -> Iterator[Picture]:
             expected="a video file, a folder with images, or a glob that matches images",
             got=f"no {', '.join(sorted(_IMAGES))} there" if path.is_dir() else "no such file",
         )
-    return (np.asarray(read_image(file, cv2.IMREAD_COLOR), np.uint8) for file in in_natural_order(files))
+    return (
+        np.asarray(read_image(file, cv2.IMREAD_COLOR), np.uint8) for file in in_natural_order(files)
+    )

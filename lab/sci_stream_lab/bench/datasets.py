@@ -1,4 +1,6 @@
-"""Benchmark sequences: coded snapshots with ground truth, read through the instrument's own camera drivers."""
+"""Benchmark sequences: coded snapshots with ground truth, read through the instrument's own camera
+drivers.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,14 @@ class Footage:
     snapshots: tuple[Snapshot, ...]
 
     def cut(self) -> Snapshot:
-        """Return a snapshot after a scene cut: the first scene rotated by 180°, numbered directly after the last."""
+        """Return a snapshot after a scene cut: the first scene rotated by 180°, numbered directly
+        after the last.
+        """
         truth = truth_of(self.snapshots[0])[:, ::-1, ::-1].copy()
         calibration = self.calibration
-        counts = calibration.dark + calibration.full_scale_dn * np.einsum("bhw,bhw->hw", calibration.phi, truth)
+        counts = calibration.dark + calibration.full_scale_dn * np.einsum(
+            "bhw,bhw->hw", calibration.phi, truth
+        )
         return calibration.snapshot("bench", len(self.snapshots), counts.astype(np.float32), truth)
 
 
@@ -46,7 +52,9 @@ def psnr_of(report: SolveReport) -> float:
     return report.psnr_db
 
 
-def published(folder: Path, progress: Progress, *, full_scale_dn: float | None = None) -> Iterator[Footage]:
+def published(
+    folder: Path, progress: Progress, *, full_scale_dn: float | None = None
+) -> Iterator[Footage]:
     """Yield every published-layout ``.mat`` file below a folder; report why one is skipped.
 
     ``full_scale_dn`` is the counts of one white frame through an open mask; None to estimate it.
@@ -59,8 +67,16 @@ def published(folder: Path, progress: Progress, *, full_scale_dn: float | None =
 
 
 def filmed_scene(scene: str | Path, *, snapshots: int, **options: object) -> Footage:
-    """Return snapshots of the simulated camera, as fast as it renders them; ``scene`` is its own or a file."""
-    driver_options = {"scene": str(scene), "snapshots": snapshots, "truth": True, "snapshot_rate_hz": 0.0, **options}
+    """Return snapshots of the simulated camera, as fast as it renders them; ``scene`` is its own or
+    a file.
+    """
+    driver_options = {
+        "scene": str(scene),
+        "snapshots": snapshots,
+        "truth": True,
+        "snapshot_rate_hz": 0.0,
+        **options,
+    }
     return filmed(Path(scene).stem, "simulated", **driver_options)
 
 
@@ -81,14 +97,17 @@ def filmed(name: str, driver: str, /, **options: object) -> Footage:
         calibration = camera.calibration()
         if not capabilities.has_truth or calibration is None:
             raise FileFormatError(
-                f"{name} has no ground truth", expected="a camera that delivers it, or a file with orig, meas and mask"
+                f"{name} has no ground truth",
+                expected="a camera that delivers it, or a file with orig, meas and mask",
             )
         camera.start()
         snapshots: list[Snapshot] = []
         while not camera.exhausted:
             frame = camera.read(10.0)
             if frame is not None and frame.truth is not None:
-                snapshots.append(calibration.snapshot("bench", len(snapshots), frame.counts, frame.truth))
+                snapshots.append(
+                    calibration.snapshot("bench", len(snapshots), frame.counts, frame.truth)
+                )
     finally:
         camera.close()
     if not snapshots:

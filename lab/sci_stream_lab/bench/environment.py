@@ -1,4 +1,6 @@
-"""The machine, device and versions with which a figure was measured, and processor-time accounting."""
+"""The machine, device and versions with which a figure was measured,
+and processor-time accounting.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sci_stream.recon.backend.transfers import Stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What accompanies every figure: the machine, the device (empty if none computes) and versions by package."""
+    """What accompanies every figure: the machine, the device (empty if none computes) and versions
+    by package.
+    """
 
     machine: str
     device: str
@@ -36,11 +40,15 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
 
 
 @torch.inference_mode()
-def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = None, products: int = 5) -> float:
+def matrix_rate(
+    device: torch.device, dtype: torch.dtype, *, size: int | None = None, products: int = 5
+) -> float:
     """Return the FLOP/s of large matrix products in a data type: the practical limit of a device.
 
     Parameters
@@ -64,7 +72,10 @@ def matrix_rate(device: torch.device, dtype: torch.dtype, *, size: int | None = 
 
 
 class CpuTimeMeter:
-    """Processor time of several processes since `start`, s. Other processes on the machine do not affect it."""
+    """Processor time of several processes since `start`, s.
+
+    Other processes on the machine do not affect it.
+    """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = pids

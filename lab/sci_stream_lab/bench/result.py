@@ -40,8 +40,8 @@ def mean(values: Iterable[float]) -> float:
 class ResultColumn:
     """A column: the attribute ``key`` of each row, under a heading.
 
-    ``spec`` is the format specification of a value; a None prints as nothing. ``unit`` accompanies the figure in JSON;
-    the heading contains it where the table shows it.
+    ``spec`` is the format specification of a value; a None prints as nothing. ``unit`` accompanies
+    the figure in JSON; the heading contains it where the table shows it.
     """
 
     key: str
@@ -59,9 +59,12 @@ class ResultColumn:
 
 @dataclass(frozen=True, slots=True)
 class ResultTable(Generic[Row_co]):
-    """Rows of one type and the columns to print of them. Rows have more fields than columns: JSON has them all.
+    """Rows of one type and the columns to print of them.
 
-    ``wrong`` are the indices of rows to print in red; ``dense`` drops the frame, for tables of many columns.
+    Rows have more fields than columns: JSON has them all.
+
+    ``wrong`` are the indices of rows to print in red; ``dense`` drops the frame, for tables of many
+    columns.
     """
 
     title: str
@@ -76,8 +79,9 @@ class ResultTable(Generic[Row_co]):
 class BenchResult:
     """Everything that one benchmark measured, with the means to judge and repeat it.
 
-    ``tables`` has the figures, ``notes`` the lines printed below them, ``settings`` the parameters of the run. Each
-    benchmark derives a class whose further fields have all figures by name, for programs; JSON has them too.
+    ``tables`` has the figures, ``notes`` the lines printed below them, ``settings`` the parameters
+    of the run. Each benchmark derives a class whose further fields have all figures by name, for
+    programs; JSON has them too.
     """
 
     name: str
@@ -88,11 +92,15 @@ class BenchResult:
 
 
 def solver_settings(prior: str, weights: Path | None, settings: SolverSettings) -> Settings:
-    """Return denoiser, weights and solver settings, as every benchmark of reconstruction records them."""
+    """Return denoiser, weights and solver settings, as every benchmark of reconstruction records
+    them.
+    """
     return {"denoiser": prior, "weights": str(weights or ""), **dataclasses.asdict(settings)}
 
 
-def print_result(result: BenchResult, console: Console, more: Iterable[ResultTable[object]] = ()) -> None:
+def print_result(
+    result: BenchResult, console: Console, more: Iterable[ResultTable[object]] = ()
+) -> None:
     """Print every table of a result and ``more`` about it, then its notes."""
     for table in (*result.tables, *more):
         console.print(_rich(table))
@@ -105,7 +113,9 @@ def _rich(table: ResultTable[object]) -> RichTable:
     if table.dense:
         rich.box, rich.pad_edge, rich.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     for column in table.columns:
-        rich.add_column(column.heading, justify="left" if column.left else "right", no_wrap=not column.wraps)
+        rich.add_column(
+            column.heading, justify="left" if column.left else "right", no_wrap=not column.wraps
+        )
     for number, row in enumerate(table.rows):
         cells = [column.cell(row) for column in table.columns]
         rich.add_row(*map(escape, cells), style="bold red" if number in table.wrong else "")
@@ -135,7 +145,9 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def write_markdown(result: BenchResult, path: Path, more: Iterable[ResultTable[object]] = ()) -> None:
+def write_markdown(
+    result: BenchResult, path: Path, more: Iterable[ResultTable[object]] = ()
+) -> None:
     """Write tables, notes, settings and environment as Markdown, for `docs/results`.
 
     Raises
@@ -145,8 +157,13 @@ def write_markdown(result: BenchResult, path: Path, more: Iterable[ResultTable[o
     """
     here = result.environment
     versions = ", ".join(f"{name} {version}" for name, version in here.versions.items())
-    settings = ", ".join(f"{name} = {value}" for name, value in result.settings.items() if value not in {None, ""})
-    parts = [f"Measured on {here.processor or 'an unnamed processor'} ({here.machine}), {versions}; {settings}.\n"]
+    settings = ", ".join(
+        f"{name} = {value}" for name, value in result.settings.items() if value not in {None, ""}
+    )
+    parts = [
+        f"Measured on {here.processor or 'an unnamed processor'} ({here.machine}), {versions}; "
+        f"{settings}.\n"
+    ]
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in (*result.tables, *more)]
     parts += ["".join(f"- {note}\n" for note in result.notes)] if result.notes else []
     with writing(path):
@@ -175,7 +192,9 @@ def require_plot_format(path: Path) -> None:
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise ConfigError(
-            f"Unsupported plot format: --plot {path}", expected=", ".join(sorted(known)), got=repr(path.suffix)
+            f"Unsupported plot format: --plot {path}",
+            expected=", ".join(sorted(known)),
+            got=repr(path.suffix),
         )
 
 

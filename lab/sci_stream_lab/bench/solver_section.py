@@ -1,4 +1,6 @@
-"""The solver of a benchmark: ``[reconstruct]`` of a rig file, with the settings that no rig file has."""
+"""The solver of a benchmark: ``[reconstruct]`` of a rig file, with the settings that no rig file
+has.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from sci_stream.errors import ConfigError
 
 
 class SolverSection(ReconstructSection):
-    """``[reconstruct]`` with every field of `sci_stream.recon.settings.SolverSettings`; None: as suits the denoiser."""
+    """``[reconstruct]`` with every field of `sci_stream.recon.settings.SolverSettings`; None: as
+    suits the denoiser.
+    """
 
     relaxation: float | None = Field(default=None, ge=0, lt=2)
     weigh_noise: bool = True
@@ -33,19 +37,27 @@ def solver_section(
 ) -> SolverSection:
     """Return the section with these options, validated as a rig file is.
 
-    ``assignments`` (``key=value``, as TOML or a string without quotes) take precedence. Without ``warm_start`` each
-    shot is solved separately, as in the paper.
+    ``assignments`` (``key=value``, as TOML or a string without quotes) take precedence. Without
+    ``warm_start`` each shot is solved separately, as in the paper.
 
     Raises
     ------
     ConfigError
         If an option is unknown or invalid.
     """
-    options: dict[str, object] = {"denoiser": denoiser, "weights": weights and str(weights), **others}
-    options = {key: value for key, value in options.items() if value is not None} | {"warm_start": warm_start}
+    options: dict[str, object] = {
+        "denoiser": denoiser,
+        "weights": weights and str(weights),
+        **others,
+    }
+    options = {key: value for key, value in options.items() if value is not None} | {
+        "warm_start": warm_start
+    }
     for assignment in assignments or ():
         key, is_one, text = assignment.partition("=")
         if not is_one:
-            raise ConfigError("Invalid --set", expected="KEY=VALUE, such as relaxation=1.0", got=repr(assignment))
+            raise ConfigError(
+                "Invalid --set", expected="KEY=VALUE, such as relaxation=1.0", got=repr(assignment)
+            )
         options[key.strip()] = parse_value(text.strip())
     return validate_options(SolverSection, options, "[reconstruct]")

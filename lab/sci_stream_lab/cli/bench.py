@@ -32,21 +32,30 @@ def _plottable(path: Path | None) -> Path | None:
 
 
 def _plot_option(what: str = "") -> Any:
-    return typer.Option("--plot", help=f"Plot {what}to this file (.png, .svg, .pdf).", callback=_plottable)
+    return typer.Option(
+        "--plot", help=f"Plot {what}to this file (.png, .svg, .pdf).", callback=_plottable
+    )
 
 
-_DATA = typer.Option(help="Folder of published .mat files, searched recursively.", exists=True, file_okay=False)
+_DATA = typer.Option(
+    help="Folder of published .mat files, searched recursively.", exists=True, file_okay=False
+)
 
 Denoiser = Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")]
 Weights = Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], or setting of the solver; repeatable."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other key of \\[reconstruct], or setting of the solver; repeatable.",
     ),
 ]
 Folder = Annotated[
-    Path | None, typer.Option(help="Where to record; a temporary folder by default.", exists=True, file_okay=False)
+    Path | None,
+    typer.Option(
+        help="Where to record; a temporary folder by default.", exists=True, file_okay=False
+    ),
 ]
 
 
@@ -73,11 +82,18 @@ def bench_stream(
     height: Annotated[int, typer.Option(min=2, help="Rows of a snapshot.")] = 512,
     width: Annotated[int, typer.Option(min=2, help="Columns of a snapshot.")] = 512,
     tcp: Annotated[bool, typer.Option("--tcp", help="Connect over TCP, as between hosts.")] = False,
-    record: Annotated[bool, typer.Option("--record", help="Also measure the recording of raw snapshots.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Also measure the recording of raw snapshots.")
+    ] = False,
     folder: Annotated[
-        Path, typer.Option(help="With --record: a folder on the disk to measure.", exists=True, file_okay=False)
+        Path,
+        typer.Option(
+            help="With --record: a folder on the disk to measure.", exists=True, file_okay=False
+        ),
     ] = Path(),
-    rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshot rate of the paced part, Hz.")] = 250.0,
+    rate: Annotated[
+        float, typer.Option(min=0.1, help="With --record: snapshot rate of the paced part, Hz.")
+    ] = 250.0,
     json_path: JsonPath = None,
 ) -> None:
     """Measure the pipeline without reconstruction: camera, copying worker, sink."""
@@ -86,7 +102,9 @@ def bench_stream(
 
     parts = bench(snapshots=snapshots, height_px=height, width_px=width, tcp=tcp)
     if record:
-        parts += bench_record(folder, snapshots=snapshots, height_px=height, width_px=width, rate_hz=rate)
+        parts += bench_record(
+            folder, snapshots=snapshots, height_px=height, width_px=width, rate_hz=rate
+        )
     _show(stream_result(parts, tcp=tcp), json_path)
 
 
@@ -94,17 +112,25 @@ def bench_stream(
 def bench_quality(
     data: Annotated[Path, _DATA],
     denoiser: Annotated[
-        list[str] | None, typer.Option(help="tv, ffdnet, …; auto, the default: as in a rig. Repeatable, to compare.")
+        list[str] | None,
+        typer.Option(help="tv, ffdnet, …; auto, the default: as in a rig. Repeatable, to compare."),
     ] = None,
     weights: Weights = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")
+    ] = None,
     assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot_option("PSNR over iterations, with example frames, ")] = None,
+    plot_path: Annotated[
+        Path | None, _plot_option("PSNR over iterations, with example frames, ")
+    ] = None,
     full_scale_dn: Annotated[
         float | None,
-        typer.Option(help="Counts of a white frame through an open mask, for files whose masks are a little wrong."),
+        typer.Option(
+            help="Counts of a white frame through an open mask, for files whose masks are a "
+            "little wrong."
+        ),
     ] = None,
 ) -> None:
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
@@ -114,39 +140,70 @@ def bench_quality(
     names = denoiser or ["auto"]
     sections = [solver_section(name, weights, assignments, iterations=iterations) for name in names]
     if len(sections) == 1:
-        _show(bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn), json_path)
+        _show(
+            bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn),
+            json_path,
+        )
         return
     if plot_path is not None or weights is not None:
-        raise ConfigError("--plot and --weights are for one denoiser", expected="one --denoiser", got=", ".join(names))
+        raise ConfigError(
+            "--plot and --weights are for one denoiser",
+            expected="one --denoiser",
+            got=", ".join(names),
+        )
     _show(bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn), json_path)
 
 
 @bench_app.command("classes")
 def bench_classes(
     weights: Annotated[
-        Path | None, typer.Argument(help="Weights, such as unrolled stages; a rig's default if none.")
+        Path | None,
+        typer.Argument(help="Weights, such as unrolled stages; a rig's default if none."),
     ] = None,
     data: Annotated[Path | None, _DATA] = None,
-    clips: Annotated[Path | None, typer.Option(help="Folder of videos to code.", exists=True, file_okay=False)] = None,
-    clip: Annotated[list[str] | None, typer.Option(help="Name of a clip of the folder; repeatable.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="Clips of the folder, unless some are named.")] = 6,
+    clips: Annotated[
+        Path | None, typer.Option(help="Folder of videos to code.", exists=True, file_okay=False)
+    ] = None,
+    clip: Annotated[
+        list[str] | None, typer.Option(help="Name of a clip of the folder; repeatable.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, help="Clips of the folder, unless some are named.")
+    ] = 6,
     capture: Annotated[
-        list[Path] | None, typer.Option(help="File with measured masks and snapshots without truth; repeatable.")
+        list[Path] | None,
+        typer.Option(help="File with measured masks and snapshots without truth; repeatable."),
     ] = None,
     against: Annotated[
-        list[str] | None, typer.Option(metavar="DENOISER:ITERATIONS", help="A solver to compare with; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="DENOISER:ITERATIONS", help="A solver to compare with; repeatable."),
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Beginning of a class's name; repeatable.")] = None,
-    size: Annotated[int, typer.Option(min=32, help="Height and width of coded clips, pixels.")] = 128,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Beginning of a class's name; repeatable.")
+    ] = None,
+    size: Annotated[
+        int, typer.Option(min=32, help="Height and width of coded clips, pixels.")
+    ] = 128,
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
-    """Compare solvers by class: published sets, masks of each kind, their errors, low light, real captures."""
+    """Compare solvers by class: published sets, masks of each kind, their errors, low light, real
+    captures.
+    """
     from sci_stream_lab.bench.quality.classes import bench, chosen_clips, solvers_of
 
     paths = [] if clips is None else chosen_clips(clips, clip or (), count)
     solvers = solvers_of(weights, against or ("ffdnet-lite:12", "ffdnet-lite:40"))
-    result = bench(solvers, device, echo, data=data, clips=paths, captures=capture or (), size=size, only=only or ())
+    result = bench(
+        solvers,
+        device,
+        echo,
+        data=data,
+        clips=paths,
+        captures=capture or (),
+        size=size,
+        only=only or (),
+    )
     _show(result, json_path)
 
 
@@ -155,15 +212,24 @@ def bench_paper(
     data: Annotated[Path, _DATA],
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Prefix of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."),
+        typer.Option(
+            help="Prefix of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."
+        ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; the shipped one by default.")] = None,
-    shots: Annotated[int | None, typer.Option(min=1, help="Shots of each set; all by default.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="FFDNet checkpoint; the shipped one by default.")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(min=1, help="Shots of each set; all by default.")
+    ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, _plot_option("quality over time ")] = None,
 ) -> None:
-    """Measure the paper's methods on published sets, next to the paper's figures. WNNM takes minutes per shot."""
+    """Measure the paper's methods on published sets, next to the paper's figures.
+
+    WNNM takes minutes per shot.
+    """
     from sci_stream_lab.bench.datasets import published
     from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
 
@@ -174,30 +240,52 @@ def bench_paper(
 
 @bench_app.command("reality")
 def bench_reality(
-    scenes: Annotated[str, typer.Option(help="tuning, reporting (never tune on these) or all.")] = "all",
+    scenes: Annotated[
+        str, typer.Option(help="tuning, reporting (never tune on these) or all.")
+    ] = "all",
     perturbation: Annotated[
-        list[str] | None, typer.Option(help="none, shift, gain, all, shift+gain, …; repeatable. All by default.")
+        list[str] | None,
+        typer.Option(help="none, shift, gain, all, shift+gain, …; repeatable. All by default."),
     ] = None,
     masks: Annotated[
-        list[str] | None, typer.Option(help="published, random, shift, moving or measured; repeatable. All by default.")
+        list[str] | None,
+        typer.Option(
+            help="published, random, shift, moving or measured; repeatable. All by default."
+        ),
     ] = None,
-    blur: Annotated[list[float] | None, typer.Option(help="Blur of the masks, pixels; repeatable.")] = None,
-    frames: Annotated[list[int] | None, typer.Option(help="Frames per snapshot; repeatable.")] = None,
+    blur: Annotated[
+        list[float] | None, typer.Option(help="Blur of the masks, pixels; repeatable.")
+    ] = None,
+    frames: Annotated[
+        list[int] | None, typer.Option(help="Frames per snapshot; repeatable.")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every rig on every scene: hours.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Three rigs, three perturbations, one snapshot.")] = False,
-    iterations: Annotated[int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")] = 12,
-    snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")] = 3,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three rigs, three perturbations, one snapshot.")
+    ] = False,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")
+    ] = 12,
+    snapshots: Annotated[
+        int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")
+    ] = 3,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
     denoiser: Denoiser = "auto",
     weights: Weights = None,
     assignments: Assignments = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")
+    ] = 0,
     cells: Annotated[bool, typer.Option("--cells", help="Also print every cell.")] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="Only what noise estimation and self-calibration cost.")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Only what noise estimation and self-calibration cost.")
+    ] = False,
     device: Device = "auto",
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, _plot_option()] = None,
-    report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write all tables to this Markdown file.")
+    ] = None,
 ) -> None:
     """Measure the loss from errors of the calibrated masks, on scenes with ground truth."""
     from sci_stream_lab.bench.reality import compare
@@ -206,12 +294,18 @@ def bench_reality(
     from sci_stream_lab.bench.result import write_markdown
     from sci_stream_lab.bench.solver_section import solver_section
 
-    spec = SolverSpec(solver_section(denoiser, weights, assignments, warm_start=True), device, iterations)
+    spec = SolverSpec(
+        solver_section(denoiser, weights, assignments, warm_start=True), device, iterations
+    )
     if cost:
         _show(bench_cost(spec), json_path)
         return
     plan = compare.choose_plan(
-        extent=compare.Extent.QUICK if quick else compare.Extent.FULL if full else compare.Extent.USUAL,
+        extent=compare.Extent.QUICK
+        if quick
+        else compare.Extent.FULL
+        if full
+        else compare.Extent.USUAL,
         scenes=scenes,
         perturbations=tuple(perturbation or ()),
         patterns=tuple(masks or ()),
@@ -220,9 +314,13 @@ def bench_reality(
         snapshots=snapshots,
         size=size,
     )
-    result = compare.bench(plan, spec, echo, settings={"set": " ".join(assignments or [])}, jobs=jobs)
+    result = compare.bench(
+        plan, spec, echo, settings={"set": " ".join(assignments or [])}, jobs=jobs
+    )
     every_cell = compare.cell_table(result)
-    _show(result, json_path, *([every_cell] if cells else []), plot=compare.plot, plot_path=plot_path)
+    _show(
+        result, json_path, *([every_cell] if cells else []), plot=compare.plot, plot_path=plot_path
+    )
     if report is not None:
         write_markdown(result, report, [every_cell])
 
@@ -232,7 +330,10 @@ def bench_colour(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder of photographs, searched recursively.", show_default=False, exists=True, file_okay=False
+            help="Folder of photographs, searched recursively.",
+            show_default=False,
+            exists=True,
+            file_okay=False,
         ),
     ],
     denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
@@ -240,7 +341,9 @@ def bench_colour(
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
-    """Measure demosaicing on photographs, and a colour chart through the simulated camera and back."""
+    """Measure demosaicing on photographs, and a colour chart through the simulated camera
+    and back.
+    """
     from sci_stream.config import ReconstructSection
     from sci_stream_lab.bench.quality.colour import bench
 
@@ -252,7 +355,9 @@ def bench_colour(
 def bench_page(
     size: Annotated[int, typer.Option(min=64, help="Height and width of the sensor, px.")] = 512,
     rate: Annotated[float, typer.Option(min=0.1, help="Snapshots shown per second.")] = 30.0,
-    snapshots: Annotated[int, typer.Option(min=2, help="Snapshots to reconstruct and encode.")] = 12,
+    snapshots: Annotated[
+        int, typer.Option(min=2, help="Snapshots to reconstruct and encode.")
+    ] = 12,
     denoiser: Denoiser = "auto",
     device: Device = "auto",
     json_path: JsonPath = None,
@@ -260,7 +365,14 @@ def bench_page(
     """Measure what a viewer of the live page is sent, as JPEG and as H.264."""
     from sci_stream_lab.bench.speed.page import bench
 
-    result = bench(size_px=size, rate_hz=rate, snapshots=snapshots, denoiser=denoiser, device=device, progress=echo)
+    result = bench(
+        size_px=size,
+        rate_hz=rate,
+        snapshots=snapshots,
+        denoiser=denoiser,
+        device=device,
+        progress=echo,
+    )
     _show(result, json_path)
 
 
@@ -268,28 +380,47 @@ def bench_page(
 def bench_speed(
     sizes: Annotated[
         str | None,
-        typer.Option(help="Rows x columns x frames, by commas: 256x256x8,512x512x22:bayer. '' for none."),
+        typer.Option(
+            help="Rows x columns x frames, by commas: 256x256x8,512x512x22:bayer. '' for none."
+        ),
     ] = None,
     denoiser: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or tv.")] = "ffdnet",
     weights: Annotated[
-        Path | None, typer.Option(help="Checkpoint; without one ffdnet uses random weights, which take the same time.")
+        Path | None,
+        typer.Option(
+            help="Checkpoint; without one ffdnet uses random weights, which take the same time."
+        ),
     ] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or half.")] = "auto",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations of a snapshot.")] = 8,
-    warm: Annotated[bool, typer.Option("--warm", help="Start each snapshot of a stream from the one before.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Start each snapshot of a stream from the one before.")
+    ] = False,
     against: Annotated[
         Path | None,
-        typer.Option(help="Published .mat file for timing the published loop and the instrument against it."),
+        typer.Option(
+            help="Published .mat file for timing the published loop and the instrument against it."
+        ),
     ] = None,
     shots: Annotated[int, typer.Option(min=1, help="Number of shots of that file.")] = 1,
-    chunks: Annotated[bool, typer.Option("--chunks", help="Also time several chunk sizes.")] = False,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="Also time several chunk sizes.")
+    ] = False,
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also time every way to run the network; some compile for minutes.")
+        bool,
+        typer.Option(
+            "--stacks", help="Also time every way to run the network; some compile for minutes."
+        ),
     ] = False,
     live: Annotated[
-        int, typer.Option(min=0, help="Snapshots of a rig that records at the first size, for latency and losses.")
+        int,
+        typer.Option(
+            min=0, help="Snapshots of a rig that records at the first size, for latency and losses."
+        ),
     ] = 0,
-    most_seconds: Annotated[float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")] = 120.0,
+    most_seconds: Annotated[
+        float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")
+    ] = 120.0,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
     json_path: JsonPath = None,
@@ -303,7 +434,9 @@ def bench_speed(
     from sci_stream_lab.bench.speed.speed import SpeedPlan, bench, plot
 
     if precision not in set(Precision):
-        raise ConfigError("Unknown --precision", expected="auto, float32 or half", got=repr(precision))
+        raise ConfigError(
+            "Unknown --precision", expected="auto, float32 or half", got=repr(precision)
+        )
     if threads:
         torch.set_num_threads(threads)
     plan = SpeedPlan(
@@ -326,13 +459,18 @@ def bench_speed(
 @bench_app.command("large")
 def bench_large(
     sizes: Annotated[
-        str, typer.Option(help="Rows x columns x frames of the sensor, by commas; :bayer for an RGGB mosaic.")
+        str,
+        typer.Option(
+            help="Rows x columns x frames of the sensor, by commas; :bayer for an RGGB mosaic."
+        ),
     ] = "1080x1920x24:bayer,2160x3840x48:bayer",
     denoiser: Annotated[str, typer.Option(help="tv, ffdnet-lite or ffdnet.")] = "tv",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations.")] = 4,
     film: Annotated[
         Path | None,
-        typer.Option(help="A colour film as the scene; drifting waves without.", exists=True, dir_okay=False),
+        typer.Option(
+            help="A colour film as the scene; drifting waves without.", exists=True, dir_okay=False
+        ),
     ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
@@ -350,13 +488,23 @@ def bench_warm(
     data: Annotated[Path | None, _DATA] = None,
     video: Annotated[
         list[Path] | None,
-        typer.Option(help="Video to film through the simulated optics.", exists=True, dir_okay=False),
+        typer.Option(
+            help="Video to film through the simulated optics.", exists=True, dir_okay=False
+        ),
     ] = None,
     snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each video.")] = 56,
-    size: Annotated[int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")] = 256,
-    speed: Annotated[float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")] = 1.0,
-    iterations: Annotated[list[int] | None, typer.Option(min=1, help="Iterations to compare at; repeatable.")] = None,
-    reference: Annotated[int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")] = 40,
+    size: Annotated[
+        int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")
+    ] = 256,
+    speed: Annotated[
+        float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")
+    ] = 1.0,
+    iterations: Annotated[
+        list[int] | None, typer.Option(min=1, help="Iterations to compare at; repeatable.")
+    ] = None,
+    reference: Annotated[
+        int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")
+    ] = 40,
     denoiser: Denoiser = "auto",
     weights: Weights = None,
     assignments: Assignments = None,
@@ -364,7 +512,9 @@ def bench_warm(
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, _plot_option("PSNR over snapshots ")] = None,
 ) -> None:
-    """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
+    """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8
+    and 12.
+    """
     from sci_stream_lab.bench import datasets
     from sci_stream_lab.bench.quality.warm_start import bench, plot
     from sci_stream_lab.bench.solver_section import solver_section
@@ -387,7 +537,9 @@ _KILLS = 20
 
 
 def _from_checkout(module: str) -> Any:
-    """Import a module of `lab/tests/faults`: fault injection is test code, which no installed wheel contains."""
+    """Import a module of `lab/tests/faults`: fault injection is test code, which no installed wheel
+    contains.
+    """
     try:
         return importlib.import_module(f"lab.tests.faults.{module}")
     except ModuleNotFoundError as error:
@@ -403,15 +555,22 @@ def _from_checkout(module: str) -> Any:
 
 @bench_app.command("faults")
 def bench_faults(
-    only: Annotated[list[str] | None, typer.Argument(help="Faults by name; all by default.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Argument(help="Faults by name; all by default.")
+    ] = None,
     kills: Annotated[
         int | None,
-        typer.Option(min=1, help="Kill this number of nodes at random times; without names of faults, do only that."),
+        typer.Option(
+            min=1,
+            help="Kill this number of nodes at random times; without names of faults, do only "
+            "that.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random nodes and times.")] = 0,
     policy: Annotated[Policy, typer.Option(help="With kills: live or record.")] = Policy.RECORD,
     freeze: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="With kills: fraction to stop and continue, not kill.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="With kills: fraction to stop and continue, not kill."),
     ] = 0.0,
     folder: Folder = None,
     json_path: JsonPath = None,
@@ -448,10 +607,19 @@ def bench_soak(
     plot_path: Annotated[Path | None, _plot_option()] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
+    """Run a rig with small frames for a long time and check that memory, threads, handles and
+    latency stay flat.
+    """
     from sci_stream_lab.bench.pipeline.soak import bench, plot
 
-    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, progress=echo)
+    result = bench(
+        snapshots=snapshots,
+        rate_hz=rate,
+        denoiser=denoiser,
+        record=record,
+        folder=folder,
+        progress=echo,
+    )
     _show(result, json_path, plot=plot, plot_path=plot_path)
     if result.ledger is None or not result.ledger.closed:
         raise LedgerError("Snapshots do not add up", got=result.ledger)
@@ -459,16 +627,26 @@ def bench_soak(
 
 @bench_app.command("scale")
 def bench_scale(
-    nodes: Annotated[int, typer.Option(min=1, max=16, help="Reconstruct nodes; they join one after the other.")] = 2,
-    snapshots: Annotated[int, typer.Option(min=20, help="Snapshots per node before the next one joins.")] = 200,
-    solve_ms: Annotated[float, typer.Option(min=1.0, help="Time per snapshot of a node, ms; it sleeps.")] = 100.0,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=16, help="Reconstruct nodes; they join one after the other.")
+    ] = 2,
+    snapshots: Annotated[
+        int, typer.Option(min=20, help="Snapshots per node before the next one joins.")
+    ] = 200,
+    solve_ms: Annotated[
+        float, typer.Option(min=1.0, help="Time per snapshot of a node, ms; it sleeps.")
+    ] = 100.0,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
+    """Let reconstruct nodes join a running rig; report the gain of each and its time
+    to contribute.
+    """
     from sci_stream_lab.bench.pipeline.scale import bench
 
-    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, progress=echo)
+    result = bench(
+        nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, progress=echo
+    )
     _show(result, json_path)
     if not result.adds_up:
         raise LedgerError("Snapshots do not add up", got=result.notes[-1])

@@ -20,8 +20,12 @@ _MAX_ROWS = 40
 
 @compare_app.command()
 def compare(
-    reference: Annotated[Path, typer.Argument(metavar="A", help="The recording to compare with.", show_default=False)],
-    other: Annotated[Path, typer.Argument(metavar="B", help="Another of the same series.", show_default=False)],
+    reference: Annotated[
+        Path, typer.Argument(metavar="A", help="The recording to compare with.", show_default=False)
+    ],
+    other: Annotated[
+        Path, typer.Argument(metavar="B", help="Another of the same series.", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Compare the video of two recordings: PSNR and SSIM, snapshot by snapshot."""
@@ -51,6 +55,7 @@ def _table(comparison: Comparison, title: str) -> Table:
         table.add_row(str(one.seq), psnr_db, ssim, f"{one.max_difference:.4f}")
     if comparison.only_first or comparison.only_second:
         table.caption = (
-            f"not compared: {comparison.only_first} only in the first, {comparison.only_second} only in the second"
+            f"not compared: {comparison.only_first} only in the first, "
+            f"{comparison.only_second} only in the second"
         )
     return table

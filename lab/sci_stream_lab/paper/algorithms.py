@@ -1,7 +1,7 @@
 r"""PnP-GAP and PnP-ADMM as in the paper, with its symbols: y = Hx + z, R = HHᵀ.
 
-Both alternate between the data, a projection that is cheap since R is diagonal, and the prior, a denoiser D_σ with
-σ = √λ. A rule lowers λ.
+Both alternate between the data, a projection that is cheap since R is diagonal, and the prior, a
+denoiser D_σ with σ = √λ. A rule lowers λ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Sensed(NamedTuple):
     """R⁻¹, (P, H, W), with 0 at pixels without a measurement; R_j = Σ_b D²_{b,j}, Eq. (19)."""
 
 
-def pnp_gap(v: torch.Tensor, sensed: Sensed, denoise: Denoise, rule: LambdaRule) -> Iterator[torch.Tensor]:
+def pnp_gap(
+    v: torch.Tensor, sensed: Sensed, denoise: Denoise, rule: LambdaRule
+) -> Iterator[torch.Tensor]:
     r"""Yield v of each iteration of Algorithm 1, accelerated.
 
     ::
@@ -37,8 +39,9 @@ def pnp_gap(v: torch.Tensor, sensed: Sensed, denoise: Denoise, rule: LambdaRule)
         x^(k+1) = v^(k) + Hᵀ(HHᵀ)⁻¹ (y − H v^(k))        (23)
         v^(k+1) = D_σ(x^(k+1))                           (24)
 
-    Accelerated, as in the authors' code, y in the first line is y + the residuals of all v so far (Liao, Li, Carin,
-    "Generalized alternating projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7, 2014)::
+    Accelerated, as in the authors' code, y in the first line is y + the residuals of all v so far
+    (Liao, Li, Carin, "Generalized alternating projection for weighted-ℓ2,1 minimization", SIAM J.
+    Imaging Sci. 7, 2014)::
 
         y_acc ← y_acc + (y − H v^(k))
 
@@ -67,7 +70,8 @@ def pnp_gap(v: torch.Tensor, sensed: Sensed, denoise: Denoise, rule: LambdaRule)
 def pnp_admm(
     v: torch.Tensor, sensed: Sensed, denoise: Denoise, rule: LambdaRule, *, rho: float = 0.01
 ) -> Iterator[torch.Tensor]:
-    r"""Yield v of each iteration of PnP-ADMM, Section 3, with f(x) = ½‖y − Hx‖² and u for the paper's u/ρ.
+    r"""Yield v of each iteration of PnP-ADMM, Section 3, with f(x) = ½‖y − Hx‖² and u for the
+    paper's u/ρ.
 
     ::
 

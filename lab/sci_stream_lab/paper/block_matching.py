@@ -1,13 +1,15 @@
 r"""Video block matching with separable 4-D transforms along motion: V-BM4D's idea.
 
-The patches most similar to a reference patch in each frame follow its motion. Several of each frame, the most similar
-ones first, form an array of four dimensions, time × rank × rows × columns, in which image content is sparse after a
-cosine transform along each of them. Coefficients below a multiple of σ are noise and become 0.
+The patches most similar to a reference patch in each frame follow its motion. Several of each
+frame, the most similar ones first, form an array of four dimensions, time × rank × rows × columns,
+in which image content is sparse after a cosine transform along each of them. Coefficients below a
+multiple of σ are noise and become 0.
 
 References
 ----------
-Maggioni, Boracchi, Foi, Egiazarian, "Video denoising, deblocking, and enhancement through separable 4-D nonlocal
-spatiotemporal transforms", IEEE Trans. Image Process. 21 (2012): its first stage, with one trajectory for each rank.
+Maggioni, Boracchi, Foi, Egiazarian, "Video denoising, deblocking, and enhancement through separable
+4-D nonlocal spatiotemporal transforms", IEEE Trans. Image Process. 21 (2012): its first stage, with
+one trajectory for each rank.
 """
 
 from __future__ import annotations
@@ -27,10 +29,13 @@ class BlockMatchingDenoiser(PatchGroupDenoiser):
     name = "vbm4d"
     search = Search(patch=8, stride=4, radius=7, count=4, per_frame=True)
 
-    def shrink(self, patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def shrink(
+        self, patches: torch.Tensor, sigma: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return groups of patches, (G, B·count, p²), without the noise in their transform.
 
-        A group counts the more the fewer coefficients remain, of whose noise its patches keep a part.
+        A group counts the more the fewer coefficients remain, of whose noise its patches keep a
+        part.
         """
         side = round(patches.shape[2] ** 0.5)
         ranks = min(self.search.count, patches.shape[1])

@@ -1,4 +1,6 @@
-r"""The two rules by which λ falls from one iteration to the next; σ = √λ is the level of the denoiser."""
+r"""The two rules by which λ falls from one iteration to the next; σ = √λ is the level of the
+denoiser.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,9 @@ class AdaptiveRule:
         Δ_{k+1} = (‖x^(k+1) − x^(k)‖₂ + ‖v^(k+1) − v^(k)‖₂) / √(nB)
         λ_{k+1} = ξ λ_k  if Δ_{k+1} ≥ η Δ_k,  else λ_k
 
-    While each step is shorter than η times the previous one, the iteration still converges at this λ and stays there,
-    as long as the remaining iterations suffice to reach the lowest λ in steps of ξ; else the steps are longer.
+    While each step is shorter than η times the previous one, the iteration still converges at this
+    λ and stays there, as long as the remaining iterations suffice to reach the lowest λ in steps of
+    ξ; else the steps are longer.
 
     Parameters
     ----------
@@ -79,16 +82,19 @@ class AdaptiveRule:
 
     References
     ----------
-    Algorithm 1, lines 5 to 9; after Chan, Wang, Elgendy, "Plug-and-play ADMM for image restoration: fixed-point
-    convergence and applications", IEEE Trans. Comput. Imaging 3 (2017).
+    Algorithm 1, lines 5 to 9; after Chan, Wang, Elgendy, "Plug-and-play ADMM for image restoration:
+    fixed-point convergence and applications", IEEE Trans. Comput. Imaging 3 (2017).
     """
 
-    def __init__(self, first: float, last: float, iterations: int, *, xi: float = 0.7, eta: float = 0.9) -> None:
+    def __init__(
+        self, first: float, last: float, iterations: int, *, xi: float = 0.7, eta: float = 0.9
+    ) -> None:
         if not (0 < xi < 1 and 0 <= eta < 1):
             raise ValueError(f"expected 0 < xi < 1 and 0 <= eta < 1, got {xi} and {eta}")
         self._first, self._last, self._iterations = first, last, iterations
         fall = 2.0 * math.log(first / last)
-        # By how much a multiplication by ξ brings log λ from its first to its last value, as a share of the way.
+        # By how much a multiplication by ξ brings log λ from its first to its last value, as a
+        # share of the way.
         self._step = -math.log(xi) / fall if fall > 0 else 1.0
         self._eta = eta
         self._before: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -1,9 +1,10 @@
 """The rows of Table 1: how each is computed here.
 
-Rows in the paper's loop begin with v⁰ = ȳ = y/Σ_b C_b and add nothing to the paper's algorithms. Rows "with the linear
-start" are our form of the slow ones, by the instrument's engine: they begin with the linear estimate, explain the
-residual of the first iterations by neighbours and denoise each place by its estimated error, which takes fewer
-iterations. The last row is the default of a rig, a different method.
+Rows in the paper's loop begin with v⁰ = ȳ = y/Σ_b C_b and add nothing to the paper's algorithms.
+Rows "with the linear start" are our form of the slow ones, by the instrument's engine: they begin
+with the linear estimate, explain the residual of the first iterations by neighbours and denoise
+each place by its estimated error, which takes fewer iterations. The last row is the default of a
+rig, a different method.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ class Method(Protocol):
         """Name in `printed.PAPER`."""
         ...
 
-    def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
-        """Return the solve of a shot, and its number of iterations; ``weights`` are those of FFDNet."""
+    def prepare(
+        self, calibration: Calibration, device: torch.device, weights: Path | None
+    ) -> tuple[Solve, int]:
+        """Return the solve of a shot, and its number of iterations; ``weights`` are those of
+        FFDNet.
+        """
         ...
 
 
@@ -65,8 +70,8 @@ class Method(Protocol):
 class Stage:
     """Iterations of the paper's loop with one prior, ``each`` of them at each level of σ, of 255.
 
-    ``adaptive``: from the first level to the last by rule b). ``by_frames``: a prior that could see all frames sees
-    each by itself.
+    ``adaptive``: from the first level to the last by rule b). ``by_frames``: a prior that could see
+    all frames sees each by itself.
     """
 
     prior: str
@@ -83,7 +88,11 @@ class Stage:
     def rule(self) -> LambdaRule:
         """Return the λ rule for a solve."""
         sigmas = self.sigmas
-        return AdaptiveRule(sigmas[0], sigmas[-1], len(sigmas)) if self.adaptive else MonotoneRule(sigmas)
+        return (
+            AdaptiveRule(sigmas[0], sigmas[-1], len(sigmas))
+            if self.adaptive
+            else MonotoneRule(sigmas)
+        )
 
     def denoise(self, device: torch.device, weights: Path | None) -> Denoise:
         """Return D_σ on whole videos."""
@@ -95,14 +104,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class PaperMethod:
-    """A row in the paper's loop: one stage after the other, each begun with the last video of the one before."""
+    """A row in the paper's loop: one stage after the other, each begun with the last video of the
+    one before.
+    """
 
     name: str
     printed: str
     stages: tuple[Stage, ...]
-    algorithm: Callable[[torch.Tensor, Sensed, Denoise, LambdaRule], Iterator[torch.Tensor]] = pnp_gap
+    algorithm: Callable[[torch.Tensor, Sensed, Denoise, LambdaRule], Iterator[torch.Tensor]] = (
+        pnp_gap
+    )
 
-    def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
+    def prepare(
+        self, calibration: Calibration, device: torch.device, weights: Path | None
+    ) -> tuple[Solve, int]:
         """Return the solve of a shot, and its number of iterations."""
         masks = MaskStack(calibration, device)
         denoisers = [stage.denoise(device, weights) for stage in self.stages]
@@ -121,7 +136,11 @@ class PaperMethod:
 
 def _make(name: str, device: torch.device, weights: Path | None) -> Denoiser:
     """Return a prior; the weights are FFDNet's."""
-    return _SLOW[name]() if name in _SLOW else make_denoiser(name, device, weights if name == "ffdnet" else None)
+    return (
+        _SLOW[name]()
+        if name in _SLOW
+        else make_denoiser(name, device, weights if name == "ffdnet" else None)
+    )
 
 
 # --- the instrument's engine
@@ -129,13 +148,17 @@ def _make(name: str, device: torch.device, weights: Path | None) -> Denoiser:
 
 @dataclass(frozen=True, slots=True)
 class LinearStart:
-    """Our form of a row; its settings were tried on a crop of Traffic (lab/research/paper-table.md)."""
+    """Our form of a row; its settings were tried on a crop of Traffic
+    (lab/research/paper-table.md).
+    """
 
     name: str
     printed: str
     priors: tuple[str, ...]
 
-    def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
+    def prepare(
+        self, calibration: Calibration, device: torch.device, weights: Path | None
+    ) -> tuple[Solve, int]:
         """Return the solve of a shot, and its number of iterations."""
         settings = SolverSettings(
             iterations=48,
@@ -148,7 +171,9 @@ class LinearStart:
         )
         prior, *others = (_make(name, device, weights) for name in self.priors)
         for then in others:
-            prior = SequenceDenoiser(prior, then, switch_sigma=(settings.sigma_first * settings.sigma_last) ** 0.5)
+            prior = SequenceDenoiser(
+                prior, then, switch_sigma=(settings.sigma_first * settings.sigma_last) ** 0.5
+            )
         return _by_engine(Engine(calibration, prior, device, settings))
 
 
@@ -159,7 +184,9 @@ class Live:
     name: str = "live, as a rig does it"
     printed: str = ""
 
-    def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
+    def prepare(
+        self, calibration: Calibration, device: torch.device, weights: Path | None
+    ) -> tuple[Solve, int]:
         """Return the solve of a shot, and its number of iterations."""
         name = chosen_denoiser("auto", device, weights)
         prior = named_prior(name, device, weights, Precision.FLOAT32)
@@ -175,9 +202,10 @@ def _by_engine(engine: Engine) -> tuple[Solve, int]:
 
 # --- the rows
 
-# The authors' code (github.com/liuyang12/PnP-SCI) has 60 iterations at each level of WNNM's σ and 170 with block
-# matching; these have a third of that, since they cost minutes. WNNM begins with single frames: those of ȳ are alike,
-# and groups through all of them would keep what moves as blurred as it is.
+# The authors' code (github.com/liuyang12/PnP-SCI) has 60 iterations at each level of WNNM's σ and
+# 170 with block matching; these have a third of that, since they cost minutes. WNNM begins with
+# single frames: those of ȳ are alike, and groups through all of them would keep what moves as
+# blurred as it is.
 _TV_STAGE = Stage("tv", (27.5,), each=100)
 _FFDNET_STAGE = Stage("ffdnet", (50, 50, 25, 12, 6), each=10)
 _VBM4D_STAGE = Stage("vbm4d", (50, 25, 12, 6), each=14)

@@ -15,7 +15,10 @@ _TABLE = {
 _SETS = ("kobe", "traffic", "runner", "drop", "crash", "aerial")
 
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    name: {method: (float(row.split()[2 * n]), float(row.split()[2 * n + 1])) for method, row in _TABLE.items()}
+    name: {
+        method: (float(row.split()[2 * n]), float(row.split()[2 * n + 1]))
+        for method, row in _TABLE.items()
+    }
     for n, name in enumerate(_SETS)
 }
 """PSNR in dB and SSIM by set and method, means over all shots of a set."""
@@ -33,5 +36,7 @@ PAPER_MINUTES = {
 
 
 def paper_row(stem: str) -> dict[str, tuple[float, float]]:
-    """Return the paper's figures for a file whose name starts with the set's name; empty if unknown."""
+    """Return the paper's figures for a file whose name starts with the set's name; empty if
+    unknown.
+    """
     return next((row for name, row in PAPER.items() if stem.lower().startswith(name)), {})

@@ -8,11 +8,12 @@ PnP-GAP with FFDNet, frame by frame, in float32 and torch's default memory layou
         x ← v + Φᵀ((y_acc − Φv) / Σ_b φ_b)
         for each frame b:  v_b ← FFDNet(x_b, σ)
 
-This is the paper's Algorithm 1 with accelerated projection and the published code's start, normalisation (Σφ, which
-equals Σφ² only for binary masks; 1 where it is 0) and schedule. It shares the instrument's weights but none of its
-code. As in the published code, nothing is clipped. From that start it converges with the IPOL network, which the
-published code runs, and diverges with the original one (KAIR, MatConvNet), because the first iterations give the
-network images far below black. It can therefore also start from v = y/Σφ in every frame and y_acc = y.
+This is the paper's Algorithm 1 with accelerated projection and the published code's start,
+normalisation (Σφ, which equals Σφ² only for binary masks; 1 where it is 0) and schedule. It shares
+the instrument's weights but none of its code. As in the published code, nothing is clipped. From
+that start it converges with the IPOL network, which the published code runs, and diverges with the
+original one (KAIR, MatConvNet), because the first iterations give the network images far below
+black. It can therefore also start from v = y/Σφ in every frame and y_acc = y.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def plain_gap(
 ) -> Iterator[torch.Tensor]:
     """Yield v after each of the 40 published iterations with any denoiser.
 
-    Behind grey masks Σφ is not the paper's ΦΦᵀ = Σφ²; it damps each step. With `ffdnet-lite` on Crash and Traffic
-    behind masks blurred by 0.5 and 0.8 px that gives 0.1 to 0.5 dB more than Σφ² in the same loop, so that the
-    published normalisation is also the stronger baseline.
+    Behind grey masks Σφ is not the paper's ΦΦᵀ = Σφ²; it damps each step. With `ffdnet-lite` on
+    Crash and Traffic behind masks blurred by 0.5 and 0.8 px that gives 0.1 to 0.5 dB more than Σφ²
+    in the same loop, so that the published normalisation is also the stronger baseline.
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ def plain_gap(
     """
     phi_sum = phi.sum(0)
     phi_sum[phi_sum == 0] = 1
-    v, y_acc = (phi * y, torch.zeros_like(y)) if published_start else ((y / phi_sum).expand_as(phi), y)
+    v, y_acc = (
+        (phi * y, torch.zeros_like(y)) if published_start else ((y / phi_sum).expand_as(phi), y)
+    )
     for sigma in PUBLISHED_SIGMAS:
         coded = (phi * v).sum(0)
         y_acc = y_acc + (y - coded)

@@ -1,6 +1,8 @@
-"""Two priors in sequence for the instrument's own solve: a fast one at high σ, a better one at low σ.
+"""Two priors in sequence for the instrument's own solve: a fast one at high σ, a better one at low
+σ.
 
-The paper's loop runs one stage after the other (`methods`). The instrument's has no stages: there σ decides.
+The paper's loop runs one stage after the other (`methods`). The instrument's has no stages: there σ
+decides.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from sci_stream.recon.algorithms.noise_level import Sigma
 class SequenceDenoiser:
     """Denoise with one prior while σ is above a level, then with another.
 
-    The paper uses one denoiser for the first K₁ iterations and another for the next K₂. σ falls with the progress of a
-    solve, so a level of σ corresponds to a share of its iterations, whatever their number, and the prior has no state.
+    The paper uses one denoiser for the first K₁ iterations and another for the next K₂. σ falls
+    with the progress of a solve, so a level of σ corresponds to a share of its iterations, whatever
+    their number, and the prior has no state.
 
     Parameters
     ----------
@@ -41,7 +44,9 @@ class SequenceDenoiser:
         return prior(x, sigma, *_taken(prior, relative))
 
     def denoise_video(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
-        """Denoise (P, B, H, W), each frame by itself where a prior sees no others; see `VideoDenoiser`."""
+        """Denoise (P, B, H, W), each frame by itself where a prior sees no others; see
+        `VideoDenoiser`.
+        """
         prior = self._at(sigma)
         if isinstance(prior, VideoDenoiser):
             return prior.denoise_video(x, sigma, *_taken(prior, relative))

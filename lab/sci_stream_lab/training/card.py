@@ -40,7 +40,8 @@ class ModelCard:
     scores
         PSNR in dB by image set, network and noise level; this network's name is the variant's.
     mixed_with
-        Shares of these weights and of those that the run began with; empty for the weights of the run.
+        Shares of these weights and of those that the run began with; empty for the weights of the
+        run.
     """
 
     variant: str
@@ -63,7 +64,14 @@ class ModelCard:
 
     def markdown(self) -> str:
         """Return the card."""
-        parts = [self._network(), self._quality(), self._data(), self._training(), self._curve(), self._again()]
+        parts = [
+            self._network(),
+            self._quality(),
+            self._data(),
+            self._training(),
+            self._curve(),
+            self._again(),
+        ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _network(self) -> str:
@@ -71,25 +79,35 @@ class ModelCard:
         if isinstance(shape, UnrolledShape):
             return (
                 f"# {self.variant}: the last iterations of a solve, trained as a whole\n\n"
-                f"{shape.stages} stages of {shape.layers} layers and {shape.channels} channels, each an iteration of "
-                f"GAP with a network of its own: {shape.n_parameters / 1e3:.1f} thousand parameters, "
-                f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. They follow iterations with `ffdnet-lite`: they take "
-                "an estimate of the video, the measurement, the masks, the noise and the error of the start.\n\n"
+                f"{shape.stages} stages of {shape.layers} layers and {shape.channels} channels, "
+                "each an iteration of "
+                f"GAP with a network of its own: {shape.n_parameters / 1e3:.1f} thousand "
+                "parameters, "
+                f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. They follow iterations with "
+                "`ffdnet-lite`: they take "
+                "an estimate of the video, the measurement, the masks, the noise and the error of "
+                "the start.\n\n"
                 f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
             )
         takes = (
-            "It takes a grey image, 0–1, with the errors of an iteration of GAP and their standard deviation, and "
-            "gives these errors. It is the prior of a plug-and-play reconstruction, trained in the loop: on the error "
+            "It takes a grey image, 0–1, with the errors of an iteration of GAP and their "
+            "standard deviation, and "
+            "gives these errors. It is the prior of a plug-and-play reconstruction, trained in "
+            "the loop: on the error "
             "of whole solves behind masks of each class."
             if self._in_loop
-            else "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard deviation, and gives "
-            "the noise to be subtracted. It is the prior of a plug-and-play reconstruction and not trained for other "
+            else "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard "
+            "deviation, and gives "
+            "the noise to be subtracted. It is the prior of a plug-and-play reconstruction and "
+            "not trained for other "
             "kinds of noise."
         )
         return (
             f"# {self.variant}: grey denoiser for a known noise level\n\n"
-            f"An FFDNet (Zhang, Zuo, Zhang, IEEE TIP 27, 2018) of {shape.layers} layers and {shape.channels} channels: "
-            f"{shape.n_parameters / 1e3:.1f} thousand parameters, {shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. "
+            f"An FFDNet (Zhang, Zuo, Zhang, IEEE TIP 27, 2018) of {shape.layers} layers and "
+            f"{shape.channels} channels: "
+            f"{shape.n_parameters / 1e3:.1f} thousand parameters, "
+            f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. "
             f"{takes}\n\n"
             f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
         )
@@ -98,12 +116,16 @@ class ModelCard:
         if not self.scores:
             return "## Quality\n\nNot measured on test images."
         blocks = [
-            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, with the same white Gaussian noise "
+            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, with the same "
+            "white Gaussian noise "
             "for each network (σ on the 0–255 scale), without clipping or rounding."
         ]
         for name, by_network in self.scores.items():
             levels = list(next(iter(by_network.values())))
-            rows = [f"| {network} | {_decibels(scores, levels)} |" for network, scores in by_network.items()]
+            rows = [
+                f"| {network} | {_decibels(scores, levels)} |"
+                for network, scores in by_network.items()
+            ]
             head = f"| {name} | {' | '.join(f'σ {level}' for level in levels)} |"
             blocks.append("\n".join([head, "|---" * (len(levels) + 1) + "|", *rows]))
         return "\n\n".join(blocks)
@@ -117,26 +139,39 @@ class ModelCard:
 
     def _training(self) -> str:
         whole = self.steps is not None and self.step >= self.steps
-        state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
+        state = (
+            "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
+        )
         unused = {"clip_px", "taught_share", "stages", "layers", "channels"}
         if isinstance(self.shape, UnrolledShape):
             unused = {"bayer_share", "sigma_most"}
         if self._in_loop:
             unused |= {"bayer_share", "sigma_most"}
         settings = "\n".join(
-            f"| {name} | {_value(value)} |" for name, value in self.settings.items() if name not in unused
+            f"| {name} | {_value(value)} |"
+            for name, value in self.settings.items()
+            if name not in unused
         )
         sessions = "\n".join(
-            f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |" for s in self.sessions
+            f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |"
+            for s in self.sessions
         )
-        begun = f"Begun with the weights of SHA-256 `{self.begun_with}`. " if self.begun_with else ""
+        begun = (
+            f"Begun with the weights of SHA-256 `{self.begun_with}`. " if self.begun_with else ""
+        )
         error = "Mean absolute error; new noise in every step; patches turned and mirrored"
         if isinstance(self.shape, UnrolledShape) or self._in_loop:
-            error = "Logarithm of the mean squared error, and a part of the error itself; new masks in every step"
+            error = (
+                "Logarithm of the mean squared error, and a part of the error itself; new "
+                "masks in every step"
+            )
         return (
-            f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. {error}. "
-            "Muon for the kernels between the first layer and the last, Adam for all else; constant learning rates "
-            "with a linear warm-up and a linear decay at the end; the weights are the running average"
+            f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. "
+            f"{error}. "
+            "Muon for the kernels between the first layer and the last, Adam for all else; "
+            "constant learning rates "
+            "with a linear warm-up and a linear decay at the end; the weights are the running "
+            "average"
             f"{f', {self.mixed_with}' if self.mixed_with else ''}.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
             f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"
@@ -149,14 +184,21 @@ class ModelCard:
         stride = math.ceil(len(self.curve) / _POINTS_SHOWN)
         shown = list(self.curve)[::-1][::stride][::-1]
         rows = "\n".join(
-            f"| {p['step']} | {p['minutes']:.1f} | {p['loss']:.5f} | {_decibels(p['psnr_db'], levels)} |" for p in shown
+            f"| {p['step']} | {p['minutes']:.1f} | {p['loss']:.5f} | "
+            f"{_decibels(p['psnr_db'], levels)} |"
+            for p in shown
         )
-        head = f"| step | minutes | loss | {' | '.join(f'σ {n}' if n.isdigit() else n for n in levels)} |"
+        head = (
+            "| step | minutes | loss | "
+            f"{' | '.join(f'σ {n}' if n.isdigit() else n for n in levels)} |"
+        )
         rule = "|---" * (len(levels) + 3) + "|"
         held_out = "photographs"
         if isinstance(self.shape, UnrolledShape) or self._in_loop:
             held_out = "clips, behind masks of each class"
-        return f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
+        return (
+            f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
+        )
 
     def _again(self) -> str:
         s = self.settings
@@ -167,7 +209,11 @@ class ModelCard:
             f"{data} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
             f"--decay {s['decay_share']} --steps {self.steps or self.step}"
-            + (f" --clip-size {s['clip_px']} --taught-share {s.get('taught_share', 0)}" if whole else "")
+            + (
+                f" --clip-size {s['clip_px']} --taught-share {s.get('taught_share', 0)}"
+                if whole
+                else ""
+            )
             + (" --start-from BEGUN_WITH.safetensors" if self.begun_with else "")
         )
         return (

@@ -47,8 +47,8 @@ class SessionRecord(TypedDict):
 class Checkpoint(TypedDict):
     """Content of a checkpoint.
 
-    ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided; ``clips`` are the names of the
-    clips to learn from, none in checkpoints from before there were any.
+    ``settings`` are those of `TrainingSettings`; ``steps`` is None while undecided; ``clips`` are
+    the names of the clips to learn from, none in checkpoints from before there were any.
     """
 
     settings: dict[str, Any]
@@ -75,7 +75,9 @@ def save_checkpoint(run: Path, content: Checkpoint) -> None:
     StorageError
         If writing fails.
     """
-    write_atomically(checkpoint_path(run), lambda file: torch.save({**content, "format": FORMAT}, file))
+    write_atomically(
+        checkpoint_path(run), lambda file: torch.save({**content, "format": FORMAT}, file)
+    )
 
 
 def load_checkpoint(run: Path) -> Checkpoint:
@@ -88,22 +90,34 @@ def load_checkpoint(run: Path) -> Checkpoint:
     """
     path = checkpoint_path(run)
     if not path.is_file():
-        raise FileFormatError(f"There is no training run in {run}", expected=str(path), got="no such file")
+        raise FileFormatError(
+            f"There is no training run in {run}", expected=str(path), got="no such file"
+        )
     hint = "It is damaged or from another program: start a new run in another folder."
     content = read_pickled(path, "a training checkpoint", hint=hint)
     if isinstance(content, dict):
         content.setdefault("clips", [])
-    if not isinstance(content, dict) or content.get("format") != FORMAT or not content.keys() >= _KINDS.keys():
+    if (
+        not isinstance(content, dict)
+        or content.get("format") != FORMAT
+        or not content.keys() >= _KINDS.keys()
+    ):
         raise FileFormatError(
             f"{path} is not a training checkpoint of this version",
             expected=f"format {FORMAT!r} with {', '.join(sorted(_KINDS))}",
-            got=repr(content.get("format")) if isinstance(content, dict) else type(content).__name__,
+            got=repr(content.get("format"))
+            if isinstance(content, dict)
+            else type(content).__name__,
         )
     wrong = _of_other_kinds(content, _KINDS)
-    if not wrong and any(_of_other_kinds(session, _SESSION_KINDS) for session in content["sessions"]):
+    if not wrong and any(
+        _of_other_kinds(session, _SESSION_KINDS) for session in content["sessions"]
+    ):
         wrong = ["sessions"]
     if wrong:
-        raise FileFormatError(f"{path} has values of other kinds than a checkpoint", got=", ".join(wrong), hint=hint)
+        raise FileFormatError(
+            f"{path} has values of other kinds than a checkpoint", got=", ".join(wrong), hint=hint
+        )
     for name in _REMOVED_SETTINGS:
         content["settings"].pop(name, None)
     return cast(Checkpoint, content)
@@ -116,7 +130,8 @@ def _of_other_kinds(values: object, kinds: Mapping[str, type | UnionType]) -> li
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file, in a folder that is created if missing: after a crash, it is complete or as it was.
+    """Write a file, in a folder that is created if missing: after a crash, it is complete or as it
+    was.
 
     Raises
     ------

@@ -34,7 +34,9 @@ _DERIVED = frozenset({"layout", "output", "layers", "channels", "variant"})
 
 @dataclass(frozen=True, slots=True)
 class WeightsDescription:
-    """Description of a checkpoint: layout, size, work per pixel, output of the last layer, hash and metadata."""
+    """Description of a checkpoint: layout, size, work per pixel, output of the last layer, hash and
+    metadata.
+    """
 
     path: Path
     origin: str
@@ -49,7 +51,11 @@ class WeightsDescription:
         return [
             ("file", str(self.path)),
             ("layout", self.origin),
-            ("network", f"{self.variant or 'FFDNet'}: {self.shape.layers} layers of {self.shape.channels} channels"),
+            (
+                "network",
+                f"{self.variant or 'FFDNet'}: {self.shape.layers} layers of {self.shape.channels} "
+                "channels",
+            ),
             ("parameters", f"{self.shape.n_parameters}"),
             ("work", f"{self.shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel"),
             ("gives", self.gives),
@@ -93,7 +99,9 @@ def describe_weights(path: Path) -> WeightsDescription:
     )
 
 
-def import_weights(source: Path, path: Path, *, licence: str = "not stated", force: bool = False) -> WeightsDescription:
+def import_weights(
+    source: Path, path: Path, *, licence: str = "not stated", force: bool = False
+) -> WeightsDescription:
     """Convert a checkpoint to own safetensors: shapes verified, normalisation folded, σ map last.
 
     Parameters
@@ -117,9 +125,15 @@ def import_weights(source: Path, path: Path, *, licence: str = "not stated", for
         If the file cannot be written.
     """
     if path.suffix != ".safetensors":
-        raise ConfigError("Weights are imported to safetensors", expected="a name ending in .safetensors", got=path)
+        raise ConfigError(
+            "Weights are imported to safetensors",
+            expected="a name ending in .safetensors",
+            got=path,
+        )
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to replace it.")
+        raise ConfigError(
+            f"{path} exists", hint="Choose another name, or use --force to replace it."
+        )
     weights = read_any(source)
     about = {
         "imported_from": source.name,
@@ -156,7 +170,11 @@ def write_own(
 
 
 def save_unrolled(
-    stages: Sequence[Stage], path: Path, *, about: Mapping[str, str], kernel_dtype: torch.dtype = torch.float32
+    stages: Sequence[Stage],
+    path: Path,
+    *,
+    about: Mapping[str, str],
+    kernel_dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write unrolled stages as own safetensors; the metadata keep ``about`` and the shape."""
     tensors: dict[str, torch.Tensor] = {}
@@ -166,7 +184,9 @@ def save_unrolled(
             tensors[f"stage.{k}.conv.{n}.weight"] = kernel.to(kernel_dtype)
             tensors[f"stage.{k}.conv.{n}.bias"] = bias
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    shape = {name: str(value) for name, value in dataclasses.asdict(UnrolledShape.of(stages)).items()}
+    shape = {
+        name: str(value) for name, value in dataclasses.asdict(UnrolledShape.of(stages)).items()
+    }
     safetensors.torch.save_file(tensors, path, {**about, "layout": UNROLLED_LAYOUT, **shape})
 
 

@@ -12,7 +12,9 @@ from sci_stream_lab.training.checkpoint import write_atomically
 
 
 class CurvePoint(TypedDict):
-    """A validation point; ``psnr_db`` by noise level on the 0–255 scale, and as ``solve`` of a short solve."""
+    """A validation point; ``psnr_db`` by noise level on the 0–255 scale, and as ``solve`` of a
+    short solve.
+    """
 
     step: int
     minutes: float
@@ -42,19 +44,26 @@ def read_curve(run: Path) -> list[CurvePoint]:
     for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
         try:
             point = json.loads(line)
-            numbers = [*map(point.get, ("step", "minutes", "learning_rate", "loss")), *point["psnr_db"].values()]
+            numbers = [
+                *map(point.get, ("step", "minutes", "learning_rate", "loss")),
+                *point["psnr_db"].values(),
+            ]
             if not all(isinstance(number, int | float) for number in numbers):
                 raise TypeError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FileFormatError(
-                f"Line {number} of {path} is not a point of a curve", expected="step, psnr_db, …", got=line[:80]
+                f"Line {number} of {path} is not a point of a curve",
+                expected="step, psnr_db, …",
+                got=line[:80],
             ) from error
         points.append(point)
     return points
 
 
 def write_curve(run: Path, points: list[CurvePoint]) -> None:
-    """Replace the curve. It is small; replacing it as a whole keeps it complete and consistent with its checkpoint.
+    """Replace the curve.
+
+    It is small; replacing it as a whole keeps it complete and consistent with its checkpoint.
 
     Raises
     ------

@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 import torch
 
 DRAWING_THREADS = {"cpu": 1, "cuda": 8}
-"""Threads that draw batches ahead, by type of device: the cores of a CPU are needed for learning."""
+"""Threads that draw batches ahead, by type of device: the cores of a CPU are needed for
+learning."""
 
 T = TypeVar("T")
 SamplesT = TypeVar("SamplesT")
@@ -61,13 +62,17 @@ class TrainingData(Protocol[_SamplesT_co, _WeightsT_contra]):
         ...
 
     def psnr_db(self, weights: _WeightsT_contra, /) -> dict[str, float]:
-        """Return the PSNR in dB on held-out data, by noise level on the 0–255 scale or by what else is measured."""
+        """Return the PSNR in dB on held-out data, by noise level on the 0–255 scale or by what else
+        is measured.
+        """
         ...
 
 
 @contextmanager
 def drawn_ahead(draw: Callable[[int], T], first: int, threads: int) -> Iterator[Iterator[T]]:
-    """Yield ``draw(first)``, ``draw(first + 1)``, … endlessly, drawn ahead by threads; their order is always this."""
+    """Yield ``draw(first)``, ``draw(first + 1)``, … endlessly, drawn ahead by threads; their order
+    is always this.
+    """
     with ThreadPoolExecutor(threads, "draw") as executor:
         waiting = deque(executor.submit(draw, first + n) for n in range(threads + 1))
 

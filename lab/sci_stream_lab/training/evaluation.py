@@ -19,7 +19,11 @@ LEVELS = (15, 25, 50)
 
 
 def psnr_by_level(
-    weights: FfdnetWeights, planes: Sequence[Plane], device: torch.device, *, levels: Sequence[int] = LEVELS
+    weights: FfdnetWeights,
+    planes: Sequence[Plane],
+    device: torch.device,
+    *,
+    levels: Sequence[int] = LEVELS,
 ) -> dict[str, float]:
     """Return the mean PSNR in dB over images, by noise level.
 
@@ -43,7 +47,9 @@ def psnr_by_level(
             scores = []
             for number, plane in enumerate(planes):
                 truth = torch.from_numpy(plane).unsqueeze(0)
-                seed = int(np.random.SeedSequence((number, level)).generate_state(1, np.uint64)[0] >> 1)
+                seed = int(
+                    np.random.SeedSequence((number, level)).generate_state(1, np.uint64)[0] >> 1
+                )
                 noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed))
                 sigma = level / 255
                 scores.append(psnr(denoise((truth + sigma * noise).to(device), sigma).cpu(), truth))

@@ -13,7 +13,12 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.file_guard import reading
 from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, load_ffdnet
 from sci_stream_lab.training.card import ModelCard
-from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
+from sci_stream_lab.training.checkpoint import (
+    Checkpoint,
+    checkpoint_path,
+    load_checkpoint,
+    write_atomically,
+)
 from sci_stream_lab.training.convert import file_sha256, read_any, write_own
 from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.evaluation import evaluate
@@ -53,8 +58,8 @@ def export_weights(
 ) -> ModelCard:
     """Write the averaged weights of a run, and the model card next to it as ``.md``.
 
-    Kernels are rounded to float16, which halves the file and costs less than a thousandth of a decibel; the figures of
-    the card include it.
+    Kernels are rounded to float16, which halves the file and costs less than a thousandth of a
+    decibel; the figures of the card include it.
 
     Parameters
     ----------
@@ -67,8 +72,9 @@ def export_weights(
     clip_data
         Source and licence of the clips, one line each.
     mixed_with, share
-        Weights that the run began with: those written have this share of the run's, and the rest of these. Halfway a
-        network learns the new task and forgets little of the old one (`sci_stream_lab.training.in_loop`).
+        Weights that the run began with: those written have this share of the run's, and the rest of
+        these. Halfway a network learns the new task and forgets little of the old one
+        (`sci_stream_lab.training.in_loop`).
     plan
         Evaluation for the card; None to skip it.
 
@@ -86,7 +92,11 @@ def export_weights(
         If a file cannot be written.
     """
     if path.suffix != ".safetensors":
-        raise ConfigError("Weights are exported as safetensors", expected="a name ending in .safetensors", got=path)
+        raise ConfigError(
+            "Weights are exported as safetensors",
+            expected="a name ending in .safetensors",
+            got=path,
+        )
     saved = load_checkpoint(run)
     weights = _averaged(saved, run)
     if mixed_with is not None:
@@ -94,7 +104,12 @@ def export_weights(
     settings = saved["settings"]
     step = saved["learner"]["step"]
     trained_on = "; ".join((*data, *clip_data))
-    about = {"variant": settings["variant"], "licence": licence, "trained_on": trained_on, "steps": str(step)}
+    about = {
+        "variant": settings["variant"],
+        "licence": licence,
+        "trained_on": trained_on,
+        "steps": str(step),
+    }
     plan, scores = plan or TestPlan(), {}
     if isinstance(weights, FfdnetWeights):
         scores = _measured(weights, settings["variant"], plan, progress)
@@ -107,7 +122,9 @@ def export_weights(
     write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
     card = ModelCard(
         variant=settings["variant"],
-        shape=NetworkShape.of(weights) if isinstance(weights, FfdnetWeights) else UnrolledShape.of(weights),
+        shape=NetworkShape.of(weights)
+        if isinstance(weights, FfdnetWeights)
+        else UnrolledShape.of(weights),
         sha256=file_sha256(path),
         licence=licence,
         data=data,
@@ -122,7 +139,9 @@ def export_weights(
         minutes=saved["elapsed_s"] / 60,
         curve=[point for point in read_curve(run) if point["step"] <= step],
         scores=scores,
-        mixed_with="" if mixed_with is None else f"{share:g} of them and {1 - share:g} of `{file_sha256(mixed_with)}`",
+        mixed_with=""
+        if mixed_with is None
+        else f"{share:g} of them and {1 - share:g} of `{file_sha256(mixed_with)}`",
     )
     write_atomically(path.with_suffix(".md"), lambda file: file.write(card.markdown().encode()))
     return card
@@ -137,8 +156,16 @@ def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights | list[Stage]:
         learner.restore(saved["learner"])
     weights = learner.weights()
     networks = [weights] if isinstance(weights, FfdnetWeights) else weights
-    if not all(bool(t.isfinite().all()) for network in networks for t in (*network.kernels, *network.biases)):
-        raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")
+    if not all(
+        bool(t.isfinite().all())
+        for network in networks
+        for t in (*network.kernels, *network.biases)
+    ):
+        raise WeightsError(
+            f"The training in {run} diverged",
+            got="NaN or infinity",
+            hint="Lower the learning rate.",
+        )
     if isinstance(weights, FfdnetWeights):
         return dataclasses.replace(weights, kernels=_rounded(weights.kernels))
     return [stage._replace(kernels=_rounded(stage.kernels)) for stage in weights]
@@ -149,7 +176,9 @@ def _mixed(start: FfdnetWeights, end: FfdnetWeights | list[Stage], share: float)
         NetworkShape.of(end),
         end.gives_noise,
     ):
-        raise ConfigError("Weights are mixed with those that their run began with", got="those of another network")
+        raise ConfigError(
+            "Weights are mixed with those that their run began with", got="those of another network"
+        )
     kernels, biases = (
         tuple(one.lerp(other, share) for one, other in zip(*pair, strict=True))
         for pair in ((start.kernels, end.kernels), (start.biases, end.biases))
@@ -169,6 +198,9 @@ def _measured(
     for folder in plan.folders:
         for network, its_weights in networks.items():
             psnr_db = evaluate(its_weights, folder, plan.device)
-            progress(f"{folder.name}, {network}: " + ", ".join(f"σ {k} {v:.2f} dB" for k, v in psnr_db.items()))
+            progress(
+                f"{folder.name}, {network}: "
+                + ", ".join(f"σ {k} {v:.2f} dB" for k, v in psnr_db.items())
+            )
             scores.setdefault(folder.name, {})[network] = psnr_db
     return scores

@@ -26,22 +26,27 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
 
 
 def luminance(image: Image) -> Plane:
-    """Return 0.299 R + 0.587 G + 0.114 B on the 0–1 scale, (H, W, 3) → (H, W) (ITU-R BT.601, as grey images are)."""
+    """Return 0.299 R + 0.587 G + 0.114 B on the 0–1 scale, (H, W, 3) → (H, W) (ITU-R BT.601, as
+    grey images are).
+    """
     return np.asarray(image @ _LUMINANCE, dtype=np.float32)
 
 
 def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> MediaSet:
-    """Decode all photographs of a folder and its sub-folders; see `sci_stream_lab.training.media.load_media`.
+    """Decode all photographs of a folder and its sub-folders; see
+    `sci_stream_lab.training.media.load_media`.
 
-    Images with fewer than ``least_px`` rows or columns are skipped. An image larger than its share of the memory is
-    cropped to its centre.
+    Images with fewer than ``least_px`` rows or columns are skipped. An image larger than its share
+    of the memory is cropped to its centre.
     """
 
     def read(path: Path, share_bytes: int | None) -> Image:
         image = read_rgb(path)
         return image if share_bytes is None else _cut(image, share_bytes, least_px)
 
-    return load_media(PHOTOGRAPHS, folder, read, least=(least_px, least_px), memory_bytes=memory_bytes)
+    return load_media(
+        PHOTOGRAPHS, folder, read, least=(least_px, least_px), memory_bytes=memory_bytes
+    )
 
 
 def read_rgb(path: Path) -> Image:
@@ -56,7 +61,9 @@ def read_rgb(path: Path) -> Image:
 
 
 def _cut(image: Image, share_bytes: int, least_px: int) -> Image:
-    """Crop an image to its centre, of the same proportions, to about ``share_bytes``; keep it if it fits."""
+    """Crop an image to its centre, of the same proportions, to about ``share_bytes``; keep it if it
+    fits.
+    """
     if image.nbytes <= share_bytes:
         return image
     scale = (share_bytes / image.nbytes) ** 0.5

@@ -1,9 +1,10 @@
-"""Training of a network of frames in the loop: through all iterations of the solve that will use it.
+"""Training of a network of frames in the loop: through all iterations of the solve that will use
+it.
 
-As a denoiser of white noise, a network learns the look of images. In a solve it removes other errors: motion in the
-wrong frames, patterns of the masks, rests of the iterations before. Here it is trained on the error of the result,
-behind masks of each class. Gradients pass through `sci_stream.recon.engine.Engine` as it is; nothing of the solve is
-written a second time.
+As a denoiser of white noise, a network learns the look of images. In a solve it removes other
+errors: motion in the wrong frames, patterns of the masks, rests of the iterations before. Here it
+is trained on the error of the result, behind masks of each class. Gradients pass through
+`sci_stream.recon.engine.Engine` as it is; nothing of the solve is written a second time.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ import torch
 
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, Stack, frame_input, in_layers, network_sigma, run_network
+from sci_stream.recon.denoisers.ffdnet import (
+    FfdnetDenoiser,
+    Stack,
+    frame_input,
+    in_layers,
+    network_sigma,
+    run_network,
+)
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.learner import FrameLearner, error_of_solves
 from sci_stream_lab.training.unrolled.data import CodedScenes
 from sci_stream_lab.training.unrolled.samples import StartedSolve, StartOf, draw_solve
 
-# Iterations of the solves, and how likely they are: any may be the last where time is short. Chosen, not tuned.
+# Iterations of the solves, and how likely they are: any may be the last where time is short.
+# Chosen, not tuned.
 _ITERATIONS, _LIKELY = (4, 8, 12, 16, 24), (0.1, 0.2, 0.45, 0.15, 0.1)
 # Weight of the estimates after a third and two thirds of them.
 _EARLY = 0.1
@@ -38,7 +47,9 @@ class LearningDenoiser:
         self.stack: Stack | None = None
         self.gives_noise, self.dtype = True, torch.float32
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Denoise (N, H, W), H and W even. Gradients pass."""
         assert self.stack is not None
         level = network_sigma(on_device(sigma, x), relative, len(x))
@@ -59,9 +70,13 @@ class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SolvesToLearnFrom:
         iterations, denoiser = int(rng.choice(_ITERATIONS, p=_LIKELY)), LearningDenoiser()
-        start_of, size = StartOf(denoiser, self._solver(iterations), self._device), self._settings.patch_px
+        start_of, size = (
+            StartOf(denoiser, self._solver(iterations), self._device),
+            self._settings.patch_px,
+        )
         solves = [
-            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size) for _ in range(number)
+            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size)
+            for _ in range(number)
         ]
         return SolvesToLearnFrom(solves, iterations, denoiser)
 
@@ -70,10 +85,14 @@ class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
 
     def _solver(self, iterations: int) -> SolverSettings:
         settings = default_settings(self._device, self._settings.variant)
-        return dataclasses.replace(settings, iterations=iterations, min_iterations=min(4, iterations))
+        return dataclasses.replace(
+            settings, iterations=iterations, min_iterations=min(4, iterations)
+        )
 
     def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
-        """Return the mean PSNR behind masks of each class on held-out clips, after 12 iterations."""
+        """Return the mean PSNR behind masks of each class on held-out clips,
+        after 12 iterations.
+        """
         denoiser, settings = FfdnetDenoiser(weights, self._device, Precision.AUTO), self._solver(12)
         return self._psnr_db(denoiser, settings)
 

@@ -19,19 +19,23 @@ from sci_stream_lab.training.variants import NetworkShape
 
 # The last layer starts small: predicting no noise is a better start than predicting random noise.
 _LAST_GAIN = 0.1
-# The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial weights sooner.
+# The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial
+# weights sooner.
 _EMA_HEAD_START = 10
 # Gradients are clipped to this norm, far above the usual one: it protects against a rare bad batch.
 _GRADIENT_MOST = 1.0
-# Of solves. A mean PSNR is the mean of the logarithm of the mean squared error, here up to 45 dB; the error itself, in
-# units of 27 dB, keeps the samples that go wrong from counting for little.
+# Of solves. A mean PSNR is the mean of the logarithm of the mean squared error, here up to 45 dB;
+# the error itself, in units of 27 dB, keeps the samples that go wrong from counting for little.
 _LEAST_MSE, _MSE_UNIT, _MSE_WEIGHT = 3e-5, 2e-3, 0.3
 
 
 def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
-    """Draw weights for layers with ReLU (He et al. 2015), biases zero. The network predicts the noise.
+    """Draw weights for layers with ReLU (He et al. 2015), biases zero.
 
-    Predicting the noise learns faster than predicting the image, which would have to pass through all layers.
+    The network predicts the noise.
+
+    Predicting the noise learns faster than predicting the image, which would have to pass through
+    all layers.
     """
     generator = torch.Generator().manual_seed(seed)
     kernels, biases = [], []
@@ -49,7 +53,9 @@ def error_of_solves(mse: torch.Tensor) -> torch.Tensor:
 
 
 class LearnerState(TypedDict):
-    """State of a `Learner`: plain containers of tensors and numbers, which a checkpoint can store."""
+    """State of a `Learner`: plain containers of tensors and numbers,
+    which a checkpoint can store.
+    """
 
     step: int
     gives_noise: NotRequired[bool]
@@ -71,8 +77,9 @@ class Learner(ABC, Generic[SamplesT, WeightsT]):
     outer, inner, biases
         Initial kernels for Adam and for Muon, and biases; copied.
     device
-        Device to compute on. Convolutions run in bfloat16 if the device has instructions for it, parameters and sums in
-        float32. Measured on one core of an AMD EPYC with AVX512-BF16: 2.3 times the steps of float32 for ``ffdnet``.
+        Device to compute on. Convolutions run in bfloat16 if the device has instructions for it,
+        parameters and sums in float32. Measured on one core of an AMD EPYC with AVX512-BF16: 2.3
+        times the steps of float32 for ``ffdnet``.
     ema_decay
         Decay of the running average.
     """
@@ -101,7 +108,11 @@ class Learner(ABC, Generic[SamplesT, WeightsT]):
 
     def _parameter(self, value: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if value.ndim == 4 else torch.contiguous_format
-        return value.detach().to(self.device, torch.float32, copy=True, memory_format=layout).requires_grad_()
+        return (
+            value.detach()
+            .to(self.device, torch.float32, copy=True, memory_format=layout)
+            .requires_grad_()
+        )
 
     @property
     @abstractmethod
@@ -167,7 +178,9 @@ class Learner(ABC, Generic[SamplesT, WeightsT]):
                 *zip(self._averages, state["averages"], strict=True),
             ):
                 if mine.shape != saved.shape:
-                    raise ValueError(f"expected shape {tuple(mine.shape)}, got {tuple(saved.shape)}")
+                    raise ValueError(
+                        f"expected shape {tuple(mine.shape)}, got {tuple(saved.shape)}"
+                    )
                 mine.copy_(saved)
             self._loss_sum.copy_(state["loss_sum"])
         self._adam.load_state_dict(state["adam"])
@@ -194,7 +207,10 @@ class FrameLearner(Learner[SamplesT, FfdnetWeights]):
         values = [average.to("cpu", copy=True).contiguous() for average in self._averages]
         layers = len(self._biases)
         return FfdnetWeights(
-            tuple(values[:layers]), tuple(values[layers:]), gives_noise=self._gives_noise, origin="own"
+            tuple(values[:layers]),
+            tuple(values[layers:]),
+            gives_noise=self._gives_noise,
+            origin="own",
         )
 
     def state(self) -> LearnerState:
@@ -210,8 +226,9 @@ class FrameLearner(Learner[SamplesT, FfdnetWeights]):
 class FfdnetLearner(FrameLearner[Samples]):
     """Train as a denoiser.
 
-    The error is the absolute one, not the squared one: errors grow with σ, and squared, the noisiest patches would
-    dominate, while the quality of a reconstruction is decided at low σ, where it ends.
+    The error is the absolute one, not the squared one: errors grow with σ, and squared, the
+    noisiest patches would dominate, while the quality of a reconstruction is decided at low σ,
+    where it ends.
     """
 
     def _loss(self, samples: Samples) -> torch.Tensor:

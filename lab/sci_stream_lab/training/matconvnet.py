@@ -1,4 +1,6 @@
-"""Read FFDNet in its first published form: a MatConvNet network in a MATLAB 7.3 file, which is HDF5."""
+"""Read FFDNet in its first published form: a MatConvNet network in a MATLAB 7.3 file, which is
+HDF5.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _SUBPIXEL_ORDER = (0, 2, 1, 3)
 def read_matconvnet(path: Path) -> FfdnetWeights:
     """Read the convolutions of a MatConvNet FFDNet (grey) into `FfdnetWeights`.
 
-    MATLAB stores kernels as (height, width, in, out); in HDF5 the axes are reversed. The sub-pixel channels at the
-    network's input and output are reordered for torch. Batch normalisation is merged in the published files.
+    MATLAB stores kernels as (height, width, in, out); in HDF5 the axes are reversed. The sub-pixel
+    channels at the network's input and output are reordered for torch. Batch normalisation is
+    merged in the published files.
 
     Raises
     ------
@@ -30,17 +33,26 @@ def read_matconvnet(path: Path) -> FfdnetWeights:
         If the file is missing, not HDF5, contains no such network, or its shapes do not chain.
     """
     require_regular(path, "a weights file", error=WeightsError)
-    hint = "Expected MATLAB 7.3 with net.layers, each with its type, convolutions with a kernel and a bias."
+    hint = (
+        "Expected MATLAB 7.3 with net.layers, each with its type, convolutions with a kernel "
+        "and a bias."
+    )
     with (
         reading(path, "a MatConvNet network", error=WeightsError, hint=hint),
         open_for_reading(path, "network") as file,
     ):
         layers = [file[reference] for reference in read_dataset(file["net/layers"]).ravel()]
-        convolutions = [_convolution(file, layer) for layer in layers if _text(layer["type"]) == "conv"]
+        convolutions = [
+            _convolution(file, layer) for layer in layers if _text(layer["type"]) == "conv"
+        ]
     kernels = [torch.from_numpy(kernel) for kernel, _ in convolutions]
     biases = [torch.from_numpy(bias) for _, bias in convolutions]
     order = list(_SUBPIXEL_ORDER)
-    if convolutions and kernels[0].shape[1] == len(order) + 1 and kernels[-1].shape[0] == len(order):
+    if (
+        convolutions
+        and kernels[0].shape[1] == len(order) + 1
+        and kernels[-1].shape[0] == len(order)
+    ):
         kernels[0] = kernels[0][:, [*order, len(order)]]
         kernels[-1] = kernels[-1][order]
         biases[-1] = biases[-1][order]

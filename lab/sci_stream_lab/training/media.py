@@ -22,7 +22,9 @@ Item = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class MediaKind:
-    """A kind of files: its name, the suffixes that are read, and a sample of an item that identifies it."""
+    """A kind of files: its name, the suffixes that are read, and a sample of an item that
+    identifies it.
+    """
 
     noun: str
     suffixes: frozenset[str]
@@ -37,13 +39,21 @@ class MediaKind:
             If the folder is missing.
         """
         if not folder.is_dir():
-            raise ConfigError(f"The folder {folder} does not exist", expected=f"a folder of {self.noun}s")
-        return sorted(path for path in folder.rglob("*") if path.suffix.lower() in self.suffixes and path.is_file())
+            raise ConfigError(
+                f"The folder {folder} does not exist", expected=f"a folder of {self.noun}s"
+            )
+        return sorted(
+            path
+            for path in folder.rglob("*")
+            if path.suffix.lower() in self.suffixes and path.is_file()
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaSet:
-    """Decoded files of one kind and their names, sorted by name; and the names of files that were not used."""
+    """Decoded files of one kind and their names, sorted by name; and the names of files that were
+    not used.
+    """
 
     kind: MediaKind
     items: tuple[Item, ...]
@@ -61,7 +71,8 @@ class MediaSet:
         return digest.hexdigest()
 
     def split(self, held_out: int) -> tuple[MediaSet, MediaSet]:
-        """Return training and validation set; the ``held_out`` items of the latter are evenly spread over the names.
+        """Return training and validation set; the ``held_out`` items of the latter are evenly
+        spread over the names.
 
         Raises
         ------
@@ -92,15 +103,17 @@ def load_media(
     least: tuple[int, ...],
     memory_bytes: int | None,
 ) -> MediaSet:
-    """Decode all files of a kind in a folder and its sub-folders; skip unusable ones with a warning.
+    """Decode all files of a kind in a folder and its sub-folders; skip unusable ones with a
+    warning.
 
     Parameters
     ----------
     read
-        Decodes a file to about its share of the remaining memory, in bytes (None for no limit); small items leave more
-        to those after them.
+        Decodes a file to about its share of the remaining memory, in bytes (None for no limit);
+        small items leave more to those after them.
     least
-        Least size of an item along each axis: rows and columns, after the number of frames if it has frames.
+        Least size of an item along each axis: rows and columns, after the number of frames if it
+        has frames.
     memory_bytes
         Memory limit for all items; None for no limit.
 
@@ -135,7 +148,8 @@ def load_media(
     if not items:
         raise ConfigError(
             f"The folder {folder} contains no usable {kind.noun}",
-            expected=f"{kind.noun}s of at least {_in_words(least)}: {', '.join(sorted(kind.suffixes))}",
+            expected=f"{kind.noun}s of at least {_in_words(least)}: "
+            f"{', '.join(sorted(kind.suffixes))}",
             got=f"{len(paths)} files, {len(unreadable)} unreadable, {len(too_small)} too small",
         )
     return MediaSet(kind, tuple(items), tuple(names), tuple(unreadable), tuple(too_small))

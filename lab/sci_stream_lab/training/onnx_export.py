@@ -1,4 +1,6 @@
-"""Networks for other runtimes: ONNX models of any layout's weights, for any number and size of frames."""
+"""Networks for other runtimes: ONNX models of any layout's weights, for any number and size of
+frames.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from sci_stream.recon.denoisers.weights import FfdnetWeights, read_metadata
 from sci_stream_lab.training.checkpoint import write_atomically
 from sci_stream_lab.training.convert import file_sha256, read_any
 
-# Frames of odd height or width are mirrored by a row or column, as in `sci_stream.recon.denoisers.ffdnet`.
+# Frames of odd height or width are mirrored by a row or column, as in
+# `sci_stream.recon.denoisers.ffdnet`.
 _MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 ffdnet (float[n, 1, height, width] frames, float[levels, 1, level_rows, level_columns] sigma)
@@ -42,10 +45,11 @@ ffdnet (float[n, 1, height, width] frames, float[levels, 1, level_rows, level_co
 
 
 def export_onnx(source: str, path: Path, *, force: bool = False) -> None:
-    """Write a network as an ONNX model in float32, with the metadata of its weights, the licence included.
+    """Write a network as an ONNX model in float32, with the metadata of its weights, the licence
+    included.
 
-    Its inputs are ``frames``, (N, 1, H, W), 0–1, and ``sigma`` on the same scale: (1, 1, 1, 1), (N, 1, 1, 1), or by 2×2
-    pixels (N, 1, ⌈H/2⌉, ⌈W/2⌉). The output is ``denoised``, (N, 1, H, W).
+    Its inputs are ``frames``, (N, 1, H, W), 0–1, and ``sigma`` on the same scale: (1, 1, 1, 1), (N,
+    1, 1, 1), or by 2×2 pixels (N, 1, ⌈H/2⌉, ⌈W/2⌉). The output is ``denoised``, (N, 1, H, W).
 
     Parameters
     ----------
@@ -59,17 +63,23 @@ def export_onnx(source: str, path: Path, *, force: bool = False) -> None:
     Raises
     ------
     ConfigError
-        If onnx is not installed, there is no such network, or the path does not end in ``.onnx`` or exists and is not
-        to be replaced.
+        If onnx is not installed, there is no such network, or the path does not end in ``.onnx`` or
+        exists and is not to be replaced.
     WeightsError
         If the source is unusable.
     StorageError
         If the file cannot be written.
     """
     if path.suffix != ".onnx":
-        raise ConfigError("A network for other runtimes is an ONNX model", expected="a name ending in .onnx", got=path)
+        raise ConfigError(
+            "A network for other runtimes is an ONNX model",
+            expected="a name ending in .onnx",
+            got=path,
+        )
     if path.exists() and not force:
-        raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to replace it.")
+        raise ConfigError(
+            f"{path} exists", hint="Choose another name, or use --force to replace it."
+        )
     checkpoint = Path(source) if Path(source).exists() else shipped_weights(source)
     about = {"weights_sha256": file_sha256(checkpoint)}
     if checkpoint.suffix == ".safetensors":
@@ -81,18 +91,24 @@ def export_onnx(source: str, path: Path, *, force: bool = False) -> None:
 def _model(weights: FfdnetWeights, about: dict[str, str]) -> bytes:
     """Return the serialised model of a network."""
     onnx = require_optional("onnx", "onnx", "Export to ONNX", "sci-stream-lab")
-    layers = [f"c{n} = Conv<pads = [1, 1, 1, 1]>(h{n}, kernel{n}, bias{n})" for n in range(weights.layers)]
+    layers = [
+        f"c{n} = Conv<pads = [1, 1, 1, 1]>(h{n}, kernel{n}, bias{n})" for n in range(weights.layers)
+    ]
     # ReLU follows all layers but the last.
     relus = [f"h{n} = Relu(c{n - 1})" for n in range(1, weights.layers)]
     text = _MODEL.format(
-        layers="\n    ".join(line for pair in itertools.zip_longest(layers, relus, fillvalue="") for line in pair),
+        layers="\n    ".join(
+            line for pair in itertools.zip_longest(layers, relus, fillvalue="") for line in pair
+        ),
         output=f"{'Sub(image, ' if weights.gives_noise else 'Identity('}c{weights.layers - 1})",
     )
     model = importlib.import_module("onnx.parser").parse_model(text)
     model.producer_name = "sci-stream-lab"
     for n, layer in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         for name, value in zip(("kernel", "bias"), layer, strict=True):
-            model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), f"{name}{n}"))
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(value.numpy(), f"{name}{n}")
+            )
     onnx.helper.set_model_props(model, about)
     onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())

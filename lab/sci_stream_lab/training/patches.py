@@ -28,7 +28,8 @@ _CHANNELS_OF_MOSAIC = (0, 1, 1, 2)
 class Batch:
     """Patches without noise, their noise levels, and the seed of the noise.
 
-    ``clean`` is (N, 1, p, p) float32 in 0–1, ``sigma`` (N, 1, 1, 1) float32 on the same scale, both on the host.
+    ``clean`` is (N, 1, p, p) float32 in 0–1, ``sigma`` (N, 1, 1, 1) float32 on the same scale, both
+    on the host.
     """
 
     clean: torch.Tensor
@@ -39,8 +40,8 @@ class Batch:
 def bayer_plane(image: Image, cell: int, row: int, column: int) -> Plane:
     """Return one plane of the image's Bayer mosaic on the 0–1 scale, (H, W, 3) → about (H/2, W/2).
 
-    Every second pixel of one colour, without a low-pass: aliased like the planes of a colour camera, and unlike
-    ordinary photographs.
+    Every second pixel of one colour, without a low-pass: aliased like the planes of a colour
+    camera, and unlike ordinary photographs.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ def bayer_plane(image: Image, cell: int, row: int, column: int) -> Plane:
 
 
 def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -> Batch:
-    """Draw the batch of a step: the same for the same images, settings and step, independent of earlier steps.
+    """Draw the batch of a step: the same for the same images, settings and step, independent of
+    earlier steps.
 
     Image, position and orientation (one of eight) of every patch are independent.
     """
@@ -69,14 +71,20 @@ def draw_batch(images: Sequence[Image], settings: TrainingSettings, step: int) -
     )
 
 
-def _draw_patch(images: Sequence[Image], settings: TrainingSettings, rng: np.random.Generator) -> Plane:
+def _draw_patch(
+    images: Sequence[Image], settings: TrainingSettings, rng: np.random.Generator
+) -> Plane:
     size = settings.patch_px
     bayer = bool(rng.random() < settings.bayer_share)
     span = 2 * size if bayer else size
     image = images[int(rng.integers(len(images)))]
     top, left = (int(rng.integers(n - span + 1)) for n in image.shape[:2])
     window = image[top : top + span, left : left + span]
-    patch = bayer_plane(window, *(int(rng.integers(n)) for n in (4, 2, 2))) if bayer else luminance(window)
+    patch = (
+        bayer_plane(window, *(int(rng.integers(n)) for n in (4, 2, 2)))
+        if bayer
+        else luminance(window)
+    )
     turned = np.rot90(patch, int(rng.integers(4)))
     return turned if rng.random() < 0.5 else turned[:, ::-1]
 
@@ -86,14 +94,18 @@ def least_image_px(settings: TrainingSettings) -> int:
     return settings.patch_px * (2 if settings.bayer_share > 0 else 1)
 
 
-def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return noisy patches, their noise levels and the clean ones, on the device, where the noise is drawn.
+def add_noise(
+    batch: Batch, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return noisy patches, their noise levels and the clean ones, on the device, where the noise
+    is drawn.
 
     The noise is white and Gaussian, without clipping, as within the iterations of a reconstruction.
     """
     clean = batch.clean.to(device, non_blocking=True)
     sigma = batch.sigma.to(device, non_blocking=True)
-    # Drawn on the device: the noise of a batch is as large as the batch, and copying it would cost as much.
+    # Drawn on the device: the noise of a batch is as large as the batch, and copying it would cost
+    # as much.
     generator = torch.Generator(device).manual_seed(batch.noise_seed)
     noise = torch.randn(clean.shape, generator=generator, device=device)
     return clean + sigma * noise, sigma, clean
@@ -114,7 +126,9 @@ class PhotographData:
 
     clips: Sequence[str] = ()
 
-    def __init__(self, images: MediaSet, held_out: int, settings: TrainingSettings, device: torch.device) -> None:
+    def __init__(
+        self, images: MediaSet, held_out: int, settings: TrainingSettings, device: torch.device
+    ) -> None:
         training, validation = images.split(held_out)
         self.id = f"{training.id}/{validation.id}"
         self.n_images = len(training.items)
@@ -125,9 +139,13 @@ class PhotographData:
 
     @contextmanager
     def batches(self, step: int) -> Iterator[Iterator[Samples]]:
-        """Yield the batches of all steps from this one on; see `sci_stream_lab.training.data.TrainingData`."""
+        """Yield the batches of all steps from this one on; see
+        `sci_stream_lab.training.data.TrainingData`.
+        """
         threads = DRAWING_THREADS[self._device.type]
-        with drawn_ahead(lambda n: draw_batch(self._images, self._settings, n), step, threads) as drawn:
+        with drawn_ahead(
+            lambda n: draw_batch(self._images, self._settings, n), step, threads
+        ) as drawn:
             yield (self._samples(batch) for batch in drawn)
 
     def _samples(self, batch: Batch) -> Samples:

@@ -13,7 +13,9 @@ UNROLLED = "unrolled"
 
 @dataclass(frozen=True, slots=True)
 class VariantDefaults:
-    """Settings that suit a variant; ``held_out`` counts photographs, or clips for an unrolled network."""
+    """Settings that suit a variant; ``held_out`` counts photographs, or clips for an unrolled
+    network.
+    """
 
     learning_rate: float
     kernel_rate: float = 0.01
@@ -21,8 +23,9 @@ class VariantDefaults:
     held_out: int = 8
 
 
-# Rates for batches of 16. Measured for ffdnet-lite, PSNR at σ 25 on held-out photographs after 600 steps: 27.95 dB with
-# 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its paper. Those of unrolled:
+# Rates for batches of 16. Measured for ffdnet-lite, PSNR at σ 25 on held-out photographs after 600
+# steps: 27.95 dB with 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its
+# paper. Those of unrolled:
 # lab/research/unrolled.md.
 DEFAULTS = {
     "ffdnet": VariantDefaults(1e-3),
@@ -33,12 +36,15 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """All settings that a result depends on, except data, steps and machine. They are fixed during a run.
+    """All settings that a result depends on, except data, steps and machine.
+
+    They are fixed during a run.
 
     Parameters
     ----------
     variant
-        A key of `sci_stream_lab.training.variants.VARIANTS`, or ``"unrolled"``: a solve trained as a whole.
+        A key of `sci_stream_lab.training.variants.VARIANTS`, or ``"unrolled"``: a solve trained as
+        a whole.
     seed
         Seed of the initial weights and of all patches and noise.
     batch, patch_px
@@ -56,12 +62,14 @@ class TrainingSettings:
     sigma_most
         Noise levels are uniform from 0 to this, 0–1 scale.
     bayer_share
-        Fraction of patches taken from an aliased plane of the Bayer mosaic; the others are luminance. Photographs only.
+        Fraction of patches taken from an aliased plane of the Bayer mosaic; the others are
+        luminance. Photographs only.
     clip_px
-        Unrolled only: height and width of the videos that patches are taken from, even and at least ``patch_px``.
+        Unrolled only: height and width of the videos that patches are taken from, even and at least
+        ``patch_px``.
     taught_share
-        Unrolled only: fraction of the draws whose steps also learn from the result of 40 iterations with FFDNet. On a
-        CPU such a draw takes ten times as long.
+        Unrolled only: fraction of the draws whose steps also learn from the result of 40 iterations
+        with FFDNet. On a CPU such a draw takes ten times as long.
     stages, layers, channels
         Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`.
     validate_every
@@ -74,8 +82,8 @@ class TrainingSettings:
 
     Notes
     -----
-    The rates are constant for most of a run and fall at its end, not along a cosine: until then nothing depends on the
-    number of steps, so that a run can be extended or end after a given time.
+    The rates are constant for most of a run and fall at its end, not along a cosine: until then
+    nothing depends on the number of steps, so that a run can be extended or end after a given time.
     """
 
     variant: str = "ffdnet-lite"
@@ -120,10 +128,20 @@ class TrainingSettings:
             del ranges["clip_px"]
         for name, (least, value, most) in ranges.items():
             if not least <= value <= most:
-                raise ConfigError(f"The training's {name} is out of range", expected=f"{least} to {most}", got=value)
-        for name, size in (("patch_px", self.patch_px), ("clip_px", self.clip_px), ("channels", self.channels)):
+                raise ConfigError(
+                    f"The training's {name} is out of range",
+                    expected=f"{least} to {most}",
+                    got=value,
+                )
+        for name, size in (
+            ("patch_px", self.patch_px),
+            ("clip_px", self.clip_px),
+            ("channels", self.channels),
+        ):
             if size % 2:
-                raise ConfigError(f"The training's {name} must be even", expected="an even number", got=size)
+                raise ConfigError(
+                    f"The training's {name} must be even", expected="an even number", got=size
+                )
 
     @property
     def is_unrolled(self) -> bool:
@@ -135,7 +153,9 @@ class TrainingSettings:
         return steps - round(self.decay_share * steps)
 
     def share(self, step: int, steps: int | None) -> float:
-        """Return the fraction of the rates used in a step, counted from 0; ``steps`` is None while unknown."""
+        """Return the fraction of the rates used in a step, counted from 0; ``steps`` is None while
+        unknown.
+        """
         share = min(1.0, (step + 1) / (self.warmup_steps + 1))
         if steps is None or step < (begins := self.decay_begins(steps)):
             return share
@@ -144,7 +164,9 @@ class TrainingSettings:
 
 def _require_variant(name: str) -> None:
     if name not in DEFAULTS:
-        raise ConfigError("Unknown network", expected=f"one of {', '.join(DEFAULTS)}", got=repr(name))
+        raise ConfigError(
+            "Unknown network", expected=f"one of {', '.join(DEFAULTS)}", got=repr(name)
+        )
 
 
 def settings_for(variant: str, **given: float | None) -> TrainingSettings:
@@ -156,17 +178,24 @@ def settings_for(variant: str, **given: float | None) -> TrainingSettings:
         If the variant is unknown or a value is out of range.
     """
     _require_variant(variant)
-    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "kernel_rate", "batch")}
-    chosen: dict[str, Any] = {**own, **{name: value for name, value in given.items() if value is not None}}
+    own = {
+        name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "kernel_rate", "batch")
+    }
+    chosen: dict[str, Any] = {
+        **own,
+        **{name: value for name, value in given.items() if value is not None},
+    }
     return TrainingSettings(variant, **chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """End of a training: after ``steps`` in total, after ``minutes`` of this session, or whichever comes first.
+    """End of a training: after ``steps`` in total, after ``minutes`` of this session, or whichever
+    comes first.
 
-    With minutes only, the number of steps is fixed once the remaining time is needed for the decay of the learning rate
-    at the pace so far. A run with that number as ``steps`` gives the same weights.
+    With minutes only, the number of steps is fixed once the remaining time is needed for the decay
+    of the learning rate at the pace so far. A run with that number as ``steps`` gives the same
+    weights.
 
     Raises
     ------
@@ -179,20 +208,31 @@ class Until:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
-            raise ConfigError("No end of the training is given", expected="--steps, --minutes or both", got="neither")
+            raise ConfigError(
+                "No end of the training is given",
+                expected="--steps, --minutes or both",
+                got="neither",
+            )
         if self.steps is not None and self.steps < 1:
-            raise ConfigError("The training's steps are out of range", expected="at least 1", got=self.steps)
+            raise ConfigError(
+                "The training's steps are out of range", expected="at least 1", got=self.steps
+            )
         if self.minutes is not None and not (self.minutes > 0 and math.isfinite(self.minutes)):
-            raise ConfigError("The training's minutes are out of range", expected="more than 0", got=self.minutes)
+            raise ConfigError(
+                "The training's minutes are out of range", expected="more than 0", got=self.minutes
+            )
 
     def out_of_time(self, spent_s: float) -> bool:
         """Return whether a session of this duration has used its minutes."""
         return self.minutes is not None and spent_s >= 60 * self.minutes
 
-    def planned_steps(self, settings: TrainingSettings, *, step: int, step_s: float, spent_s: float) -> int | None:
+    def planned_steps(
+        self, settings: TrainingSettings, *, step: int, step_s: float, spent_s: float
+    ) -> int | None:
         """Return the total number of steps once it must be fixed, else None.
 
-        ``step`` and ``spent_s`` are the steps so far and the seconds of this session so far, ``step_s`` those per step.
+        ``step`` and ``spent_s`` are the steps so far and the seconds of this session so far,
+        ``step_s`` those per step.
         """
         if self.steps is not None or self.minutes is None:
             return None

@@ -1,4 +1,6 @@
-"""``sci-stream train``: train a network on photographs, or on clips and photographs; resumable and reproducible."""
+"""``sci-stream train``: train a network on photographs, or on clips and photographs; resumable and
+reproducible.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from sci_stream.errors import ConfigError
 from sci_stream.file_guard import reading
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.recon.backend.device import describe_device
-from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, is_unrolled, load_ffdnet, load_unrolled
+from sci_stream.recon.denoisers.weights import (
+    FfdnetWeights,
+    Stage,
+    is_unrolled,
+    load_ffdnet,
+    load_unrolled,
+)
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
     SessionRecord,
@@ -46,8 +54,9 @@ from sci_stream_lab.training.video.clips import load_clips
 class TrainingResult:
     """End of a session.
 
-    ``step`` steps have been taken in total, ``finished`` if that is all of them; ``psnr_db`` is the last point of the
-    curve, by noise level on the 0–255 scale; ``unreadable`` and ``too_small`` count skipped images and clips.
+    ``step`` steps have been taken in total, ``finished`` if that is all of them; ``psnr_db`` is the
+    last point of the curve, by noise level on the 0–255 scale; ``unreadable`` and ``too_small``
+    count skipped images and clips.
     """
 
     step: int
@@ -87,15 +96,17 @@ def train(
         Folder of clips, for an unrolled network. A denoiser is trained on them in the loop, see
         `sci_stream_lab.training.in_loop`.
     masks
-        Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them: solves learn behind
-        parts of them too.
+        Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them:
+        solves learn behind parts of them too.
     resume
         Resume the run in the folder; its settings must be these.
     start_from
-        Weights of the same variant for a new run to start from, instead of random ones. For an unrolled network, those
-        of a frame network of half as many channels, or other stages, which are repeated where there are fewer.
+        Weights of the same variant for a new run to start from, instead of random ones. For an
+        unrolled network, those of a frame network of half as many channels, or other stages, which
+        are repeated where there are fewer.
     held_out
-        Number of images, or of clips where there are some, held out for validation; None for the variant's default.
+        Number of images, or of clips where there are some, held out for validation; None for the
+        variant's default.
     memory_mib
         Memory limit for decoded images, and for decoded clips.
     stop
@@ -106,8 +117,8 @@ def train(
     Raises
     ------
     ConfigError
-        If a folder contains nothing to train on, clips are missing or not needed, or the run has other settings or
-        data.
+        If a folder contains nothing to train on, clips are missing or not needed, or the run has
+        other settings or data.
     FileFormatError, WeightsError
         If the checkpoint, or the weights to start from, are unusable.
     StorageError
@@ -115,8 +126,9 @@ def train(
 
     Notes
     -----
-    Deterministic: equal photographs, clips, settings, number of threads and kind of device give bit-identical weights,
-    in one session or in many. The data of a step depends only on the seed and the number of the step.
+    Deterministic: equal photographs, clips, settings, number of threads and kind of device give
+    bit-identical weights, in one session or in many. The data of a step depends only on the seed
+    and the number of the step.
     """
     least_px = settings.clip_px if settings.is_unrolled else least_image_px(settings)
     held_out = DEFAULTS[settings.variant].held_out if held_out is None else held_out
@@ -126,21 +138,31 @@ def train(
     session: _Session[Any, Any]
     if clips is None:
         photographs = PhotographData(images, held_out, settings, device)
-        session = _Session(run, settings, until, photographs, partial(ffdnet_learner, settings, device), device)
+        session = _Session(
+            run, settings, until, photographs, partial(ffdnet_learner, settings, device), device
+        )
     else:
         videos = load_clips(clips, least_px=least_px, memory_bytes=memory_mib * 2**20)
-        unreadable, too_small = unreadable + len(videos.unreadable), too_small + len(videos.too_small)
+        unreadable, too_small = (
+            unreadable + len(videos.unreadable),
+            too_small + len(videos.too_small),
+        )
         stacks = [import_masks(path, ImportOptions()).phi for path in masks]
         if settings.is_unrolled:
             coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
-            session = _Session(run, settings, until, coded, partial(unrolled_learner, settings, device), device)
+            session = _Session(
+                run, settings, until, coded, partial(unrolled_learner, settings, device), device
+            )
         else:
             if start_from is None and not resume:
                 raise ConfigError(
-                    "Training in the loop needs the weights of a denoiser", expected="--start-from WEIGHTS"
+                    "Training in the loop needs the weights of a denoiser",
+                    expected="--start-from WEIGHTS",
                 )
             loop = LoopData(videos, images, stacks, settings, device, held_out=held_out)
-            session = _Session(run, settings, until, loop, partial(loop_learner, settings, device), device)
+            session = _Session(
+                run, settings, until, loop, partial(loop_learner, settings, device), device
+            )
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
@@ -163,22 +185,30 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
         )
 
 
-def ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
+def ffdnet_learner(
+    settings: TrainingSettings, device: torch.device, start_from: Path | None
+) -> FfdnetLearner:
     """Return an FFDNet in training, from weights or, for None, from random ones."""
     return FfdnetLearner(_frame_network(settings, start_from), device, settings.ema_decay)
 
 
-def loop_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> LoopLearner:
+def loop_learner(
+    settings: TrainingSettings, device: torch.device, start_from: Path | None
+) -> LoopLearner:
     """Return an FFDNet in training in the loop; ``start_from`` as of `ffdnet_learner`."""
     return LoopLearner(_frame_network(settings, start_from), device, settings.ema_decay)
 
 
 def _frame_network(settings: TrainingSettings, start_from: Path | None) -> FfdnetWeights:
     shape = variant_shape(settings.variant)
-    return initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
+    return (
+        initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
+    )
 
 
-def unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:
+def unrolled_learner(
+    settings: TrainingSettings, device: torch.device, start_from: Path | None
+) -> UnrolledLearner:
     """Return stages in training; ``start_from`` as of `train`."""
     shape = UnrolledShape(settings.stages, settings.layers, settings.channels)
     if start_from is None:
@@ -230,7 +260,9 @@ class _Session(Generic[SamplesT, WeightsT]):
     def resume(self) -> None:
         saved = load_checkpoint(self.run)
         mine = dataclasses.asdict(self.settings)
-        differing = {name: value for name, value in saved["settings"].items() if mine.get(name) != value}
+        differing = {
+            name: value for name, value in saved["settings"].items() if mine.get(name) != value
+        }
         if differing or saved["data_id"] != self.data.id:
             raise ConfigError(
                 f"The run in {self.run} was started with other settings or images",
@@ -242,10 +274,16 @@ class _Session(Generic[SamplesT, WeightsT]):
             self._start_learner(None, saved["learner"])
         step = self.learner.step
         if self.until.steps is not None and self.until.steps <= step:
-            raise ConfigError(f"The run in {self.run} has {step} steps", expected="more", got=self.until.steps)
+            raise ConfigError(
+                f"The run in {self.run} has {step} steps", expected="more", got=self.until.steps
+            )
         planned = saved["steps"]
         # A decay that has begun is completed; before it, the minutes set the steps.
-        if self.until.steps is None and planned and self.settings.decay_begins(planned) <= step < planned:
+        if (
+            self.until.steps is None
+            and planned
+            and self.settings.decay_begins(planned) <= step < planned
+        ):
             self.steps = planned
         self.elapsed_before_s = saved["elapsed_s"]
         self.sessions = saved["sessions"]
@@ -288,7 +326,8 @@ class _Session(Generic[SamplesT, WeightsT]):
         return self.steps is not None and self.learner.step >= self.steps
 
     def _until_now(self, stop: Callable[[], bool]) -> bool:
-        # Once minutes have fixed the number of steps, all are taken: a decay cut short would waste the run.
+        # Once minutes have fixed the number of steps, all are taken: a decay cut short would waste
+        # the run.
         timed = self.until.steps is not None or self.steps is None
         return stop() or (timed and self.until.out_of_time(self._spent_s))
 
@@ -309,7 +348,9 @@ class _Session(Generic[SamplesT, WeightsT]):
     @property
     def _description(self) -> str:
         of = f"/{self.steps}" if self.steps is not None else ""
-        return f"step {self.learner.step}{of}" + (f"  {_in_words(self.curve[-1])}" if self.curve else "")
+        return f"step {self.learner.step}{of}" + (
+            f"  {_in_words(self.curve[-1])}" if self.curve else ""
+        )
 
     def _validate(self, rate: float, console: Console | None) -> None:
         elapsed_s = self.elapsed_before_s + self._spent_s
@@ -321,15 +362,21 @@ class _Session(Generic[SamplesT, WeightsT]):
             "psnr_db": self.data.psnr_db(self.learner.weights()),
         }
         self.curve.append(point)
-        # Before the checkpoint: a surplus point is dropped on resuming, a missing one would be lost.
+        # Before the checkpoint: a surplus point is dropped on resuming, a missing one would be
+        # lost.
         write_curve(self.run, self.curve)
         if console is not None and not console.is_terminal:
-            console.print(f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}", highlight=False)
+            console.print(
+                f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}",
+                highlight=False,
+            )
 
     def _save(self) -> None:
         session: SessionRecord = {
             "device": describe_device(self.device),
-            "torch": str(torch.__version__),  # a str subclass, which weights_only loading would refuse
+            "torch": str(
+                torch.__version__
+            ),  # a str subclass, which weights_only loading would refuse
             "steps": self.learner.step - self._first_step,
             "minutes": round(self._spent_s / 60, 2),
         }
@@ -371,11 +418,18 @@ def _deterministic(device: torch.device) -> AbstractContextManager[None]:
     """Keep cuDNN from choosing algorithms by measured time, which would differ between runs."""
     if device.type != "cuda":
         return nullcontext()
-    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True
+    )
     return flags
 
 
 def _progress(console: Console | None) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     shown = console is not None and console.is_terminal
     return Progress(*columns, console=console or Console(quiet=True), disable=not shown)

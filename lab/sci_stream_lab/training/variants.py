@@ -24,7 +24,9 @@ class NetworkShape:
     @property
     def convolutions(self) -> tuple[tuple[int, int], ...]:
         """Channels in and out of each layer: from four sub-pixels and σ to four sub-pixels."""
-        return tuple(itertools.pairwise((FRAME_INPUTS, *[self.channels] * (self.layers - 1), SUBPIXELS)))
+        return tuple(
+            itertools.pairwise((FRAME_INPUTS, *[self.channels] * (self.layers - 1), SUBPIXELS))
+        )
 
     @property
     def n_parameters(self) -> int:
@@ -33,13 +35,16 @@ class NetworkShape:
 
     @property
     def flop_per_pixel(self) -> float:
-        """Multiplications and additions for a pixel of the full-resolution frame; biases and ReLU not counted."""
+        """Multiplications and additions for a pixel of the full-resolution frame; biases and ReLU
+        not counted.
+        """
         return sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / SUBPIXELS
 
 
 VARIANTS: dict[str, NetworkShape] = {
     "ffdnet": NetworkShape(layers=15, channels=64),
-    # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
+    # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same
+    # time as 32.
     "ffdnet-lite": NetworkShape(layers=7, channels=32),
 }
 """The published network, and a small one for CPUs and small GPUs."""
@@ -56,7 +61,9 @@ def variant_shape(name: str) -> NetworkShape:
     try:
         return VARIANTS[name]
     except KeyError:
-        raise ConfigError("Unknown network", expected=f"one of {', '.join(VARIANTS)}", got=repr(name)) from None
+        raise ConfigError(
+            "Unknown network", expected=f"one of {', '.join(VARIANTS)}", got=repr(name)
+        ) from None
 
 
 def variant_of(weights: FfdnetWeights) -> str | None:

@@ -52,7 +52,9 @@ ROWS = (Row("drop", 38.126, (38.0, 38.3)), Row("[red]kobe", None))
 RESULT = Result(
     name="quality",
     environment=Environment("a machine", "cpu", {"numpy": "2"}),
-    tables=(ResultTable("some sets", COLUMNS, ROWS, caption="kobe is missing", wrong=frozenset({1})),),
+    tables=(
+        ResultTable("some sets", COLUMNS, ROWS, caption="kobe is missing", wrong=frozenset({1})),
+    ),
     notes=("all [bold]done",),
     settings={"iterations": 12},
     rows=ROWS,
@@ -62,7 +64,11 @@ RESULT = Result(
 
 def test_print_result_shows_tables_with_captions_and_notes() -> None:
     shown = io.StringIO()
-    print_result(RESULT, Console(file=shown, width=80), [ResultTable("more", COLUMNS[:1], ROWS[:1], dense=True)])
+    print_result(
+        RESULT,
+        Console(file=shown, width=80),
+        [ResultTable("more", COLUMNS[:1], ROWS[:1], dense=True)],
+    )
     text = shown.getvalue()
     for words in ("some sets", "38.13", "[red]kobe", "kobe is missing", "more", "all [bold]done"):
         assert words in text

@@ -1,4 +1,6 @@
-"""Faults for `bench faults`: each function injects one into a running rig and returns the outcome in words."""
+"""Faults for `bench faults`: each function injects one into a running rig and returns the outcome
+in words.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,18 @@ class PatchedRig:
 
     def wait_for_progress(self, snapshots: int = 3) -> None:
         """Wait until this many more snapshots are reconstructed."""
-        self.rig.wait_for("ledger.reconstructed", self.count("ledger.reconstructed") + snapshots, PATIENCE_S)
+        self.rig.wait_for(
+            "ledger.reconstructed", self.count("ledger.reconstructed") + snapshots, PATIENCE_S
+        )
 
     def pid(self, node: str) -> int:
         """Return the process id of a node; wait until it runs."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (pid := self.rig.supervisor.processes.get(node)) is None:
             if not self.rig.running or time.monotonic() > deadline_s:
-                raise EnvironmentFault(f"{node} does not run", hint="Last log lines: " + " | ".join(self.rig.lines))
+                raise EnvironmentFault(
+                    f"{node} does not run", hint="Last log lines: " + " | ".join(self.rig.lines)
+                )
             time.sleep(0.02)
         return pid
 
@@ -133,7 +139,9 @@ def fill_disk(target: PatchedRig) -> str:
 
 
 def take_memory(target: PatchedRig, node: str = "reconstruct-0") -> str:
-    """Limit a node to the memory it holds between two solves until it reports it; then lift the limit."""
+    """Limit a node to the memory it holds between two solves until it reports it; then lift the
+    limit.
+    """
     pid = target.pid(node)
     sizes = []
     for _ in range(100):
@@ -141,7 +149,10 @@ def take_memory(target: PatchedRig, node: str = "reconstruct-0") -> str:
         time.sleep(0.01)
     resource.prlimit(pid, resource.RLIMIT_AS, (min(sizes), resource.RLIM_INFINITY))
     deadline_s = time.monotonic() + PATIENCE_S
-    while not (noticed := [line for line in target.rig.lines if "out of memory" in line]) and target.pid(node) == pid:
+    while (
+        not (noticed := [line for line in target.rig.lines if "out of memory" in line])
+        and target.pid(node) == pid
+    ):
         if time.monotonic() > deadline_s:
             raise EnvironmentFault(f"{node} did not run out of memory", hint="Take larger frames.")
         time.sleep(0.02)
@@ -154,7 +165,9 @@ def take_memory(target: PatchedRig, node: str = "reconstruct-0") -> str:
 def _expect(target: PatchedRig, words: str, what: str) -> None:
     if not any(words in line for line in target.rig.lines):
         raise EnvironmentFault(
-            f"No log line reports {what}", expected=repr(words), hint="Last log lines: " + " | ".join(target.rig.lines)
+            f"No log line reports {what}",
+            expected=repr(words),
+            hint="Last log lines: " + " | ".join(target.rig.lines),
         )
 
 
@@ -209,7 +222,10 @@ def restore_masks(folder: Path) -> None:
 def send_broken_messages(target: PatchedRig, messages: int = 1000) -> str:
     """Send broken messages to the addresses of the acquire node and the sink."""
     network = target.rig.rig.network
-    sent = sum(_send_broken(target.draw, address, messages) for address in (network.dispatch, network.results))
+    sent = sum(
+        _send_broken(target.draw, address, messages)
+        for address in (network.dispatch, network.results)
+    )
     target.wait_for_progress()
     return f"{sent} refused"
 
@@ -227,7 +243,12 @@ def _send_broken(draw: random.Random, address: str, messages: int) -> int:
     ]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = make_socket(
-        context, zmq.DEALER, max_message_bytes=1 << 20, heartbeat_s=5.0, send_queue=100, receive_queue=1000
+        context,
+        zmq.DEALER,
+        max_message_bytes=1 << 20,
+        heartbeat_s=5.0,
+        send_queue=100,
+        receive_queue=1000,
     )
     socket.connect(address)
     sent = 0

@@ -1,4 +1,6 @@
-"""``sci-stream bench faults``: inject faults into a running rig one at a time and report the outcome."""
+"""``sci-stream bench faults``: inject faults into a running rig one at a time and report the
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,19 @@ from lab.tests.faults.tcp_proxy import TcpProxy
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
 from sci_stream_lab.bench.environment import environment
-from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
+from sci_stream_lab.bench.pipeline.supervised_rig import (
+    LedgerFigures,
+    RigTables,
+    RunSummary,
+    small_rig,
+    supervised,
+)
 from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
 
 _SIZE_PX = 32
 _LONGEST_MS = PATIENCE_S * 1e3
-# Clock offsets are estimated from heartbeats, on a busy machine to within a few tens of milliseconds. A missed step of
-# the clock would show in full: an hour.
+# Clock offsets are estimated from heartbeats, on a busy machine to within a few tens of
+# milliseconds. A missed step of the clock would show in full: an hour.
 _CLOCK_ERROR_MS = 500.0
 
 
@@ -34,11 +42,11 @@ _CLOCK_ERROR_MS = 500.0
 class Fault:
     """One fault and the expected behaviour of a rig that suffers it.
 
-    ``done`` describes the fault; ``inject`` causes it during the run and returns the outcome in words. ``tables``
-    overrides tables of the rig, ``rate_hz`` and ``size_px`` belong to its camera; ``snapshots`` ends the run, 0 runs it
-    until it is stopped. ``status`` is the expected exit status, ``may_drop`` the permitted drop reasons. With ``masks``
-    the calibration is in a file; with ``repair``, called with the folder, the fault ends the run, which is then started
-    again.
+    ``done`` describes the fault; ``inject`` causes it during the run and returns the outcome in
+    words. ``tables`` overrides tables of the rig, ``rate_hz`` and ``size_px`` belong to its camera;
+    ``snapshots`` ends the run, 0 runs it until it is stopped. ``status`` is the expected exit
+    status, ``may_drop`` the permitted drop reasons. With ``masks`` the calibration is in a file;
+    with ``repair``, called with the folder, the fault ends the run, which is then started again.
     """
 
     done: str
@@ -60,21 +68,45 @@ def _camera(**faults: float) -> RigTables:
 
 FAULTS: Final[Mapping[str, Fault]] = {
     **{
-        f"{node} killed": Fault(f"SIGKILL to {process}", partial(fault_injection.kill, node=process))
-        for node, process in (("acquire", "acquire"), ("reconstruct", "reconstruct-0"), ("sink", "sink"))
+        f"{node} killed": Fault(
+            f"SIGKILL to {process}", partial(fault_injection.kill, node=process)
+        )
+        for node, process in (
+            ("acquire", "acquire"),
+            ("reconstruct", "reconstruct-0"),
+            ("sink", "sink"),
+        )
     },
     **{
-        f"{node} frozen": Fault(f"SIGSTOP to {process}, SIGCONT", partial(fault_injection.freeze, node=process))
-        for node, process in (("acquire", "acquire"), ("reconstruct", "reconstruct-0"), ("sink", "sink"))
+        f"{node} frozen": Fault(
+            f"SIGSTOP to {process}, SIGCONT", partial(fault_injection.freeze, node=process)
+        )
+        for node, process in (
+            ("acquire", "acquire"),
+            ("reconstruct", "reconstruct-0"),
+            ("sink", "sink"),
+        )
     },
-    "network cut": Fault("connections of the reconstruct nodes cut", fault_injection.cut, proxied=True),
-    "sink slow": Fault("the sink runs a tenth of the time", partial(fault_injection.slow_down, node="sink")),
+    "network cut": Fault(
+        "connections of the reconstruct nodes cut", fault_injection.cut, proxied=True
+    ),
+    "sink slow": Fault(
+        "the sink runs a tenth of the time", partial(fault_injection.slow_down, node="sink")
+    ),
     "disk slow": Fault("each flush takes a second longer", fault_injection.slow_disk),
-    "disk full": Fault("no file can grow", fault_injection.fill_disk, status=3, may_drop=frozenset({"not_recorded"})),
+    "disk full": Fault(
+        "no file can grow",
+        fault_injection.fill_disk,
+        status=3,
+        may_drop=frozenset({"not_recorded"}),
+    ),
     "out of memory": Fault(
         "a reconstruct node gets no more memory",
         fault_injection.take_memory,
-        {"reconstruct": {"denoiser": "tv", "nodes": 1}, "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}}},
+        {
+            "reconstruct": {"denoiser": "tv", "nodes": 1},
+            "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}},
+        },
         rate_hz=2.0,
         size_px=640,
     ),
@@ -97,7 +129,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
         snapshots=50,
     ),
     "camera skips": Fault(
-        "a third of the frames are missing", fault_injection.wait_for_end, _camera(drop_probability=0.3), snapshots=50
+        "a third of the frames are missing",
+        fault_injection.wait_for_end,
+        _camera(drop_probability=0.3),
+        snapshots=50,
     ),
     "clock set back": Fault(
         "by an hour, during the run", fault_injection.set_clock_back, {"reconstruct": {"nodes": 1}}
@@ -110,7 +145,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
     ),
     "broken messages": Fault("1000 to each address", fault_injection.send_broken_messages),
 }
-"""The faults that `bench` injects, by name, besides ``random kills``. docs/operation.md lists them."""
+"""The faults that `bench` injects, by name, besides ``random kills``. docs/operation.md lists
+them."""
 
 RANDOM_KILLS = "random kills"
 KILL_ROUNDS = "kill rounds"
@@ -121,9 +157,9 @@ KILL_ROUNDS = "kill rounds"
 class FaultOutcome:
     """What became of a rig under a fault.
 
-    ``done`` and ``happened`` are words; ``ledger`` is None if the rig left no summary. ``twice`` and ``missing`` are
-    counts of snapshots in the recording, ``latency_ms`` the smallest and the largest median of a stage, ``wrong`` each
-    violated expectation in words, empty if there is none.
+    ``done`` and ``happened`` are words; ``ledger`` is None if the rig left no summary. ``twice``
+    and ``missing`` are counts of snapshots in the recording, ``latency_ms`` the smallest and the
+    largest median of a stage, ``wrong`` each violated expectation in words, empty if there is none.
     """
 
     fault: str
@@ -166,7 +202,9 @@ class FaultOutcome:
 
 @dataclass(frozen=True)
 class FaultsResult(BenchResult):
-    """The outcome of each fault; and of the random kills and the kill rounds in detail, if there were any."""
+    """The outcome of each fault; and of the random kills and the kill rounds in detail, if there
+    were any.
+    """
 
     faults: tuple[FaultOutcome, ...] = ()
     kills: random_kills.KillsOutcome | None = None
@@ -175,7 +213,9 @@ class FaultsResult(BenchResult):
     @property
     def wrong(self) -> dict[str, str]:
         """The violated expectations by fault."""
-        rounds = {f"{KILL_ROUNDS}, round {each.number}": each.wrong for each in self.rounds if each.wrong}
+        rounds = {
+            f"{KILL_ROUNDS}, round {each.number}": each.wrong for each in self.rounds if each.wrong
+        }
         return {row.fault: row.wrong for row in self.faults if row.wrong} | rounds
 
 
@@ -219,8 +259,8 @@ def bench(
     names
         Names from `FAULTS`, ``random kills``, or ``kill rounds``; all but the last if empty.
     n_kills, seed, policy, freeze
-        Number of random kills, the seed of their nodes and times, the rig's policy, and the fraction that is stopped
-        and continued instead.
+        Number of random kills, the seed of their nodes and times, the rig's policy, and the
+        fraction that is stopped and continued instead.
     folder
         Where to record; a temporary folder if None. The recordings are deleted afterwards.
     report
@@ -234,7 +274,11 @@ def bench(
     every = [*FAULTS, RANDOM_KILLS]
     for name in names:
         if name not in [*every, KILL_ROUNDS]:
-            raise ConfigError("Unknown fault", expected=f"one of {', '.join([*every, KILL_ROUNDS])}", got=repr(name))
+            raise ConfigError(
+                "Unknown fault",
+                expected=f"one of {', '.join([*every, KILL_ROUNDS])}",
+                got=repr(name),
+            )
     rows: list[FaultOutcome] = []
     kills: random_kills.KillsOutcome | None = None
     rounds: list[KillRound] = []
@@ -248,11 +292,19 @@ def bench(
             continue
         try:
             kills = random_kills.bench(
-                kills=n_kills, seed=seed, policy=policy, pause_s=1.0, freeze=freeze, folder=folder, report=report
+                kills=n_kills,
+                seed=seed,
+                policy=policy,
+                pause_s=1.0,
+                freeze=freeze,
+                folder=folder,
+                report=report,
             )
             rows.append(_kills_row(kills))
         except SciStreamError as error:
-            rows.append(FaultOutcome(name, f"{n_kills} nodes killed at random moments", "", 0, str(error)))
+            rows.append(
+                FaultOutcome(name, f"{n_kills} nodes killed at random moments", "", 0, str(error))
+            )
     return faults_result(rows, kills, rounds, seed=seed)
 
 
@@ -263,7 +315,9 @@ def faults_result(
     *,
     seed: int = 0,
 ) -> FaultsResult:
-    """Return the result of these outcomes; its notes state the errors, and which nodes were killed how often."""
+    """Return the result of these outcomes; its notes state the errors, and which nodes were killed
+    how often.
+    """
     here = environment()
     notes = [f"WRONG: {row.fault}: {row.wrong}" for row in rows if row.wrong]
     if kills is not None:
@@ -272,7 +326,10 @@ def faults_result(
             for what, by in (("killed", kills.kills), ("frozen", kills.freezes))
             for node, n in by.items()
         ]
-        notes.append(f"{RANDOM_KILLS}: {', '.join(counts)}; {kills.ledger.acquired} snapshots in {kills.seconds:g} s")
+        notes.append(
+            f"{RANDOM_KILLS}: {', '.join(counts)}; {kills.ledger.acquired} snapshots in "
+            f"{kills.seconds:g} s"
+        )
     table = ResultTable(
         f"faults and their outcome ({here.machine})",
         _COLUMNS,
@@ -285,7 +342,16 @@ def faults_result(
         title = f"kills of all nodes and the supervisor ({here.machine})"
         tables.append(ResultTable(title, _ROUND_COLUMNS, tuple(rounds), wrong=wrong))
         notes.append(_rounds_note(rounds))
-    return FaultsResult("faults", here, tuple(tables), tuple(notes), {"seed": seed}, tuple(rows), kills, tuple(rounds))
+    return FaultsResult(
+        "faults",
+        here,
+        tuple(tables),
+        tuple(notes),
+        {"seed": seed},
+        tuple(rows),
+        kills,
+        tuple(rounds),
+    )
 
 
 def _rounds_note(rounds: Sequence[KillRound]) -> str:
@@ -293,8 +359,10 @@ def _rounds_note(rounds: Sequence[KillRound]) -> str:
     at_once = [names for each in rounds for names in each.kills]
     pairs = sum(len(names) == 2 for names in at_once)
     return (
-        f"{KILL_ROUNDS}: {sum(map(len, at_once))} processes killed in {len(rounds)} runs, {pairs} times two at once; "
-        f"{closed} ledgers closed, {sum(bool(each.why) for each in rounds)} of them by the next run, "
+        f"{KILL_ROUNDS}: {sum(map(len, at_once))} processes killed in {len(rounds)} runs, {pairs} "
+        "times two at once; "
+        f"{closed} ledgers closed, {sum(bool(each.why) for each in rounds)} of them by the next "
+        "run, "
         f"{sum(bool(each.wrong) for each in rounds)} wrong"
     )
 
@@ -318,7 +386,11 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
     """Run a rig, inject a fault, and check its summary and its recording."""
     fault = FAULTS[name]
     with contextlib.ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)))
+        place = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)
+            )
+        )
         control = stack.enter_context(FaultControl(place / "control"))
         path = _write_rig(fault, place)
         program = (sys.executable, "-m", "lab.tests.faults.patched_node", str(control.path))
@@ -344,7 +416,9 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
             finally:
                 restarts += rig.supervisor.restarts
         if summary is None:
-            return FaultOutcome(name, fault.done, happened, restarts, problem or "no summary", status=rig.status)
+            return FaultOutcome(
+                name, fault.done, happened, restarts, problem or "no summary", status=rig.status
+            )
         outcome = account(name, summary, place / "recordings", rig.status)
         return dataclasses.replace(outcome, happened=happened, restarts=restarts)
 
@@ -356,14 +430,18 @@ def _write_rig(fault: Fault, place: Path) -> Path:
         "network": {"heartbeat_s": fault_injection.HEARTBEAT_S},
     }
     options = fault.tables.get("camera", {}).get("options", {})
-    path = small_rig(place, rate_hz=fault.rate_hz, size_px=fault.size_px, tables=tables, camera=options)
+    path = small_rig(
+        place, rate_hz=fault.rate_hz, size_px=fault.size_px, tables=tables, camera=options
+    )
     if fault.masks:
         fault_injection.make_masks(path)
         path.write_text(f'{path.read_text()}\n[calibration]\nfile = "{fault_injection.MASKS}"\n')
     return path
 
 
-def _insert_proxies(stack: contextlib.ExitStack, path: Path, control: FaultControl) -> tuple[TcpProxy, ...]:
+def _insert_proxies(
+    stack: contextlib.ExitStack, path: Path, control: FaultControl
+) -> tuple[TcpProxy, ...]:
     network = load_rig(path, overrides={}).network
     ports = [int(address.rpartition(":")[2]) for address in (network.dispatch, network.results)]
     proxies = tuple(stack.enter_context(TcpProxy(port)) for port in ports)
@@ -372,7 +450,9 @@ def _insert_proxies(stack: contextlib.ExitStack, path: Path, control: FaultContr
 
 
 def account(name: str, summary: RunSummary, recordings: Path, status: int | None) -> FaultOutcome:
-    """Return the outcome of a fault from a run's summary and recordings, with the violated expectations."""
+    """Return the outcome of a fault from a run's summary and recordings, with the violated
+    expectations.
+    """
     fault, ledger = FAULTS[name], summary.ledger
     videos, raws = random_kills.recorded(recordings, summary.series)
     twice = sum(count > 1 for count in [*videos.values(), *raws.values()])
@@ -384,7 +464,11 @@ def account(name: str, summary: RunSummary, recordings: Path, status: int | None
     wrong = [f"{count} {what}" for what, count in counts.items() if count]
     wrong += [] if ledger.closed else ["the ledger is not closed"]
     wrong += [] if status == fault.status else [f"exit status {status}, not {fault.status}"]
-    wrong += [f"{count} dropped: {why}" for why, count in ledger.dropped.items() if why not in fault.may_drop]
+    wrong += [
+        f"{count} dropped: {why}"
+        for why, count in ledger.dropped.items()
+        if why not in fault.may_drop
+    ]
     if fastest_ms < -_CLOCK_ERROR_MS or slowest_ms > _LONGEST_MS:
         wrong.append(f"latencies from {fastest_ms:g} to {slowest_ms:g} ms")
     return FaultOutcome(

@@ -1,4 +1,6 @@
-"""Kill all nodes and the supervisor, singly and in pairs, run after run; account for every snapshot of each run."""
+"""Kill all nodes and the supervisor, singly and in pairs, run after run; account for every snapshot
+of each run.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ _EVERY_S = 1.0
 class KillRound:
     """One run and what became of it.
 
-    ``kills`` names what was killed at once, ``ledger`` is None without a summary; ``why`` are the words of the next
-    run where only that could close the ledger, as nodes were killed with the supervisor; ``wrong`` is each violated
-    expectation in words, empty if there is none.
+    ``kills`` names what was killed at once, ``ledger`` is None without a summary; ``why`` are the
+    words of the next run where only that could close the ledger, as nodes were killed with the
+    supervisor; ``wrong`` is each violated expectation in words, empty if there is none.
     """
 
     number: int
@@ -79,17 +81,23 @@ class KillRound:
             return f"WRONG: {self.wrong}"
         assert self.ledger is not None
         dropped = ", ".join(f"{n} {why}" for why, n in self.ledger.dropped.items())
-        closed = f"{self.ledger.acquired} acquired, closed" + (f"; dropped {dropped}" if dropped else "")
+        closed = f"{self.ledger.acquired} acquired, closed" + (
+            f"; dropped {dropped}" if dropped else ""
+        )
         return f"{closed}; by the next run: {self.why}" if self.why else closed
 
 
 def bench(
-    *, kills: int, seed: int = 0, folder: Path | None = None, report: Callable[[str], None] = lambda _line: None
+    *,
+    kills: int,
+    seed: int = 0,
+    folder: Path | None = None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> list[KillRound]:
     """Kill processes in rounds until ``kills`` have been killed; see `KillRound`.
 
-    Policies and recording (on, off, switched at the page) take turns. A quarter of the kills are of pairs
-    within 50 ms. The kill of the supervisor ends a round.
+    Policies and recording (on, off, switched at the page) take turns. A quarter of the kills are of
+    pairs within 50 ms. The kill of the supervisor ends a round.
     """
     draw = random.Random(seed)
     rounds: list[KillRound] = []
@@ -101,7 +109,10 @@ def bench(
         plan = _Plan(number, policy, recording, min(left, _MAX_KILLS_A_ROUND))
         rounds.append(_run_round(plan, draw, place))
         done = sum(each.n_kills for each in rounds)
-        report(f"{done}/{kills} {policy}, recording {recording}: {rounds[-1].killed}: {rounds[-1].outcome}")
+        report(
+            f"{done}/{kills} {policy}, recording {recording}: {rounds[-1].killed}: "
+            f"{rounds[-1].outcome}"
+        )
         if not rounds[-1].wrong:  # what went wrong is kept for inspection
             shutil.rmtree(place)
     return rounds
@@ -117,8 +128,15 @@ class _Plan:
 
 def _run_round(plan: _Plan, draw: random.Random, place: Path) -> KillRound:
     tables: dict[str, Any] = {
-        "camera": {"options": {"width_px": 32, "height_px": 32, "snapshot_rate_hz": 20.0, "truth": False}},
-        "policy": {"mode": plan.policy, "queue_snapshots": 10_000, "max_wait_s": 3600.0, "spool": str(place / "spool")},
+        "camera": {
+            "options": {"width_px": 32, "height_px": 32, "snapshot_rate_hz": 20.0, "truth": False}
+        },
+        "policy": {
+            "mode": plan.policy,
+            "queue_snapshots": 10_000,
+            "max_wait_s": 3600.0,
+            "spool": str(place / "spool"),
+        },
         "reconstruct": {"denoiser": "identity", "iterations": 1, "nodes": 2},
         "network": {"heartbeat_s": 0.5},
         "record": {"enabled": plan.recording != "off"},
@@ -148,7 +166,17 @@ def _run_round(plan: _Plan, draw: random.Random, place: Path) -> KillRound:
         wrong.append("a traceback")
     seconds = round(time.monotonic() - began_s, 1)
     return KillRound(
-        *(plan.number, plan.policy, plan.recording, tuple(killed), ledger, status, seconds, why, "; ".join(wrong))
+        *(
+            plan.number,
+            plan.policy,
+            plan.recording,
+            tuple(killed),
+            ledger,
+            status,
+            seconds,
+            why,
+            "; ".join(wrong),
+        )
     )
 
 
@@ -164,7 +192,9 @@ def _wait_for_first(rig: RunningRig) -> None:
     )
 
 
-def _kill(rig: RunningRig, draw: random.Random, most: int, *, switched: bool) -> Iterator[tuple[str, ...]]:
+def _kill(
+    rig: RunningRig, draw: random.Random, most: int, *, switched: bool
+) -> Iterator[tuple[str, ...]]:
     """Kill up to ``most`` processes at random times; yield the names of those killed at once."""
     done = 0
     on = True
@@ -195,7 +225,10 @@ def _kill(rig: RunningRig, draw: random.Random, most: int, *, switched: bool) ->
 
 
 def _switch(rig: RunningRig, on: bool) -> bool:
-    """Switch the recording at the page; return whether it is on now. A sink that is down does not answer."""
+    """Switch the recording at the page; return whether it is on now.
+
+    A sink that is down does not answer.
+    """
     try:
         control(f"http://127.0.0.1:{rig.rig.preview.port}").set("sink", recording=on)
     except SciStreamError:
@@ -213,7 +246,9 @@ def _wait_for_end(rig: RunningRig) -> list[str]:
     return []
 
 
-def _account(rig: RunningRig, place: Path, recording: RecordingMode) -> tuple[LedgerFigures | None, list[str]]:
+def _account(
+    rig: RunningRig, place: Path, recording: RecordingMode
+) -> tuple[LedgerFigures | None, list[str]]:
     """Return the ledger of the summary, and the errors of it and of the recording."""
     path = place / "summary.json"
     if not path.exists() or not path.stat().st_size:
@@ -236,16 +271,24 @@ def _account(rig: RunningRig, place: Path, recording: RecordingMode) -> tuple[Le
 def _resume(
     place: Path, tables: Mapping[str, Any], recording: RecordingMode
 ) -> tuple[LedgerFigures | None, str, list[str]]:
-    """Run the rig of a cut run again; return its ledger, the words in which it resumes, and the errors."""
+    """Run the rig of a cut run again; return its ledger, the words in which it resumes, and the
+    errors.
+    """
     if not list((place / "spool").glob("*.spool")):
         return None, "", ["no spool is left"]
     with RunningRig(place, tables) as rig:
         _wait_for_first(rig)
         rig.process.terminate()
         wrong = _wait_for_end(rig)
-        if status := rig.process.poll():  # also of a resumed series that has ended before the last one began
+        if (
+            status := rig.process.poll()
+        ):  # also of a resumed series that has ended before the last one began
             wrong.append(f"exit status {status} of the next run")
         ledger, more = _account(rig, place, recording)
         output = rig.output
     lines = re.findall(r"(?:INFO|WARNING|ERROR) +(.*(?:resuming|interrupted).*)", output)
-    return ledger, lines[0] if lines else "", wrong + more + ([] if lines else ["the series is not resumed"])
+    return (
+        ledger,
+        lines[0] if lines else "",
+        wrong + more + ([] if lines else ["the series is not resumed"]),
+    )

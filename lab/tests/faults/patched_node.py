@@ -1,8 +1,9 @@
 """A node whose clock can be stepped and whose disk can be slowed while it runs, for `bench faults`.
 
-``python -m lab.tests.faults.patched_node CONTROL ARGUMENTS…`` runs ``python -m sci_stream ARGUMENTS…`` with three
-patches, each at the outermost layer: Python's view of the host clock, the flushes of HDF5 and of the journal, and the
-addresses that a reconstruct node connects to. A small memory-mapped file, shared by all nodes, controls them.
+``python -m lab.tests.faults.patched_node CONTROL ARGUMENTS…`` runs ``python -m sci_stream
+ARGUMENTS…`` with three patches, each at the outermost layer: Python's view of the host clock, the
+flushes of HDF5 and of the journal, and the addresses that a reconstruct node connects to. A small
+memory-mapped file, shared by all nodes, controls them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any, Self
 from sci_stream.clock import read_again
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
-_CONTROL = struct.Struct("<dd100s100s")  # clock off by, s; disk slow by, s; addresses of dispatch and results
+_CONTROL = struct.Struct(
+    "<dd100s100s"
+)  # clock off by, s; disk slow by, s; addresses of dispatch and results
 
 
 class FaultControl:
@@ -74,7 +77,9 @@ class FaultControl:
 
     @property
     def detour(self) -> tuple[str, str]:
-        """Addresses at which reconstruct nodes reach acquire node and sink; ``""`` for those of the rig."""
+        """Addresses at which reconstruct nodes reach acquire node and sink; ``""`` for those of the
+        rig.
+        """
         dispatch, results = (address.rstrip(b"\0").decode() for address in self._read()[2:])
         return dispatch, results
 

@@ -14,7 +14,13 @@ from pathlib import Path
 
 from sci_stream.errors import EnvironmentFault
 from sci_stream.recording.reader import Recording
-from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream_lab.bench.pipeline.supervised_rig import (
+    LedgerFigures,
+    RigTables,
+    SupervisedRig,
+    small_rig,
+    supervised,
+)
 
 _SIZE_PX = 32
 _PATIENCE_S = 90.0
@@ -26,8 +32,9 @@ _HEARTBEAT_S = 0.3
 class KillsOutcome:
     """What became of a rig whose nodes were killed.
 
-    ``kills`` and ``freezes`` are by node; ``twice`` counts snapshots that the recording holds more than once,
-    ``missing_raw`` and ``missing_video`` those that it lacks; ``status`` is the exit status.
+    ``kills`` and ``freezes`` are by node; ``twice`` counts snapshots that the recording holds more
+    than once, ``missing_raw`` and ``missing_video`` those that it lacks; ``status`` is the exit
+    status.
     """
 
     policy: str
@@ -103,7 +110,9 @@ def bench(
             killed, frozen = _inject(
                 rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, report=report
             )
-            rig.wait_for("ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S)
+            rig.wait_for(
+                "ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S
+            )
             summary = rig.finish(_PATIENCE_S * 2)
         videos, raws = recorded(Path(scratch) / "recordings", summary.series)
         ledger = summary.ledger
@@ -122,7 +131,13 @@ def bench(
 
 
 def _inject(
-    rig: SupervisedRig, draw: random.Random, *, kills: int, pause_s: float, freeze: float, report: Callable[[str], None]
+    rig: SupervisedRig,
+    draw: random.Random,
+    *,
+    kills: int,
+    pause_s: float,
+    freeze: float,
+    report: Callable[[str], None],
 ) -> tuple[Counter[str], Counter[str]]:
     """Kill and freeze nodes; return the counts by node. If the drawn node is down, draw again."""
     killed: Counter[str] = Counter()
@@ -131,7 +146,9 @@ def _inject(
         time.sleep(draw.expovariate(1 / pause_s))
         if not rig.running:
             raise EnvironmentFault(
-                "The rig stopped", got=f"exit status {rig.status}", hint="Last log lines: " + " | ".join(rig.lines)
+                "The rig stopped",
+                got=f"exit status {rig.status}",
+                hint="Last log lines: " + " | ".join(rig.lines),
             )
         running = sorted(rig.supervisor.processes.items())
         if not running:
@@ -144,7 +161,10 @@ def _inject(
                 frozen[node] += 1
         elif _signal(pid, signal.SIGKILL):
             killed[node] += 1
-            report(f"{killed.total() + frozen.total()}/{kills} {node}: {rig.latest.get('ledger.acquired', 0)} acquired")
+            report(
+                f"{killed.total() + frozen.total()}/{kills} {node}: "
+                f"{rig.latest.get('ledger.acquired', 0)} acquired"
+            )
     return killed, frozen
 
 

@@ -15,10 +15,12 @@ _STUCK_S = 5.0
 
 
 class TcpProxy:
-    """Forward TCP connections to another port of this machine in both directions, unless cut. A context manager.
+    """Forward TCP connections to another port of this machine in both directions, unless cut.
 
-    While it is cut no data pass and no connection is closed, as when a network cable is unplugged. Data in flight
-    arrive once it is restored, as TCP would retransmit them.
+    A context manager.
+
+    While it is cut no data pass and no connection is closed, as when a network cable is unplugged.
+    Data in flight arrive once it is restored, as TCP would retransmit them.
 
     Parameters
     ----------
@@ -82,7 +84,8 @@ class TcpProxy:
         try:
             far = socket.create_connection(self._far, timeout=1.0)
         except OSError:
-            near.close()  # the node is down: the client sees a closed connection, as it would without the proxy
+            # the node is down: the client sees a closed connection, as it would without the proxy
+            near.close()
             return
         for end, other in ((near, far), (far, near)):
             end.settimeout(_STUCK_S)

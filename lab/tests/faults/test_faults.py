@@ -24,13 +24,15 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.rig
 
 BY_DEFAULT = {"clock set back"}
-"""The faults that no other fast test covers. Killed and frozen nodes, a slow sink, a full disk, camera faults, a broken
+"""The faults that no other fast test covers. Killed and frozen nodes, a slow sink, a full disk,
+camera faults, a broken
 calibration and hostile messages are in `tests/e2e` and in this folder, out-of-memory errors in
 `tests/nodes/reconstruct/test_solver_thread.py`."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.slow) for name in FAULTS]
+    "name",
+    [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.slow) for name in FAULTS],
 )
 def test_rig_under_fault_recovers_and_closes_ledger(tmp_path: Path, name: str) -> None:
     row = run_fault(name, tmp_path)
@@ -47,9 +49,18 @@ def test_rig_under_fault_recovers_and_closes_ledger(tmp_path: Path, name: str) -
 
 
 def test_violated_expectations_are_printed_in_red(tmp_path: Path) -> None:
-    ledger = LedgerFigures(5, 2, 0, {"queue_full": 1}, redelivered=0, duplicates=0, camera_missed=0, closed=False)
+    ledger = LedgerFigures(
+        5, 2, 0, {"queue_full": 1}, redelivered=0, duplicates=0, camera_missed=0, closed=False
+    )
     row = account("sink slow", RunSummary("s", ledger, {"queue": {"p50": -3.6e6}}), tmp_path, 4)
-    for words in ("2 lost", "6 missing", "not closed", "exit status 4, not 0", "1 dropped: queue_full", "-3.6e+06"):
+    for words in (
+        "2 lost",
+        "6 missing",
+        "not closed",
+        "exit status 4, not 0",
+        "1 dropped: queue_full",
+        "-3.6e+06",
+    ):
         assert words in row.wrong
     result = faults_result([row])
     assert result.wrong == {"sink slow": row.wrong}
@@ -76,7 +87,11 @@ def test_unknown_fault_raises_config_error() -> None:
 
 def test_control_file_is_shared_between_processes(tmp_path: Path) -> None:
     with FaultControl(tmp_path / "control") as one, FaultControl(tmp_path / "control") as other:
-        one.clock_s, one.disk_s, one.detour = -3600.0, 0.5, ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+        one.clock_s, one.disk_s, one.detour = (
+            -3600.0,
+            0.5,
+            ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
+        )
         assert (other.clock_s, other.disk_s, other.detour) == (-3600.0, 0.5, one.detour)
 
 
@@ -85,7 +100,9 @@ def test_proxy_blocks_while_cut_and_delivers_after_restore() -> None:
 
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)) as server, TcpProxy(port) as proxy:
-        near = socket.create_connection(("127.0.0.1", int(proxy.near.rpartition(":")[2])), timeout=30)
+        near = socket.create_connection(
+            ("127.0.0.1", int(proxy.near.rpartition(":")[2])), timeout=30
+        )
         far, _ = server.accept()
         far.settimeout(30)
         with near, far:
@@ -112,7 +129,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     try:
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)], check=False, capture_output=True, text=True
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)],
+            check=False,
+            capture_output=True,
+            text=True,
         )
     except FileNotFoundError:
         pytest.skip("mount is not available")
@@ -125,7 +145,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["live", "record"])
-def test_full_disk_drops_only_what_does_not_fit(tmp_path: Path, small_disk: Path, policy: str) -> None:
+def test_full_disk_drops_only_what_does_not_fit(
+    tmp_path: Path, small_disk: Path, policy: str
+) -> None:
     changes = {
         "policy": {"mode": policy},
         "record": {"folder": str(small_disk)},

@@ -40,7 +40,10 @@ def test_few_random_kills_lose_nothing(tmp_path: Path) -> None:
 def test_violated_expectations_of_kills_are_named() -> None:
     ledger = LedgerFigures(9, 5, 0, {}, redelivered=0, duplicates=0, camera_missed=0, closed=False)
     outcome = KillsOutcome("record", 1.0, {"sink": 2}, {"acquire": 1}, 2, ledger, 1, 0, 3, 4)
-    assert outcome.wrong == "4 lost; 1 twice; 3 videos missing; the ledger is not closed; exit status 4"
+    assert (
+        outcome.wrong
+        == "4 lost; 1 twice; 3 videos missing; the ledger is not closed; exit status 4"
+    )
 
 
 def test_few_kill_rounds_close_every_ledger(tmp_path: Path) -> None:
@@ -70,6 +73,8 @@ def test_frozen_nodes_resume_or_are_replaced(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("policy", "kills"), [("record", 200), ("live", 50)])
-def test_many_random_kills_and_freezes_lose_nothing(tmp_path: Path, policy: str, kills: int) -> None:
+def test_many_random_kills_and_freezes_lose_nothing(
+    tmp_path: Path, policy: str, kills: int
+) -> None:
     outcome = bench(kills=kills, seed=11, policy=policy, freeze=0.2, folder=tmp_path)
     assert_all_there(outcome, kills)

@@ -1,4 +1,6 @@
-"""The non-local priors: WNNM and block matching with 4-D transforms, on groups of similar patches."""
+"""The non-local priors: WNNM and block matching with 4-D transforms,
+on groups of similar patches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ import torch
 
 from sci_stream.recon.metrics import psnr
 from sci_stream_lab.paper.block_matching import BlockMatchingDenoiser
-from sci_stream_lab.paper.patch_groups import PatchGroupDenoiser, Search, _patch_means, filter_groups
+from sci_stream_lab.paper.patch_groups import (
+    PatchGroupDenoiser,
+    Search,
+    _patch_means,
+    filter_groups,
+)
 from sci_stream_lab.paper.wnnm import WnnmDenoiser
 from tests.recon.backend.test_memory import Tracker
 
@@ -20,9 +27,13 @@ Make = type[PatchGroupDenoiser]
 
 def scene(n_frames: int = 4, size: int = 40) -> torch.Tensor:
     """Return a moving pattern with edges and texture, (B, size, size)."""
-    rows, columns = torch.meshgrid(torch.arange(float(size)), torch.arange(float(size)), indexing="ij")
+    rows, columns = torch.meshgrid(
+        torch.arange(float(size)), torch.arange(float(size)), indexing="ij"
+    )
     frames = [
-        0.4 + 0.2 * torch.sin((columns + 1.5 * b) / 3) + 0.3 * (((rows + b) // 9 + columns // 11) % 2)
+        0.4
+        + 0.2 * torch.sin((columns + 1.5 * b) / 3)
+        + 0.3 * (((rows + b) // 9 + columns // 11) % 2)
         for b in range(n_frames)
     ]
     return torch.stack(frames)
@@ -83,7 +94,9 @@ def test_video_of_any_size_keeps_its_shape(make: Make, shape: tuple[int, ...]) -
 
 @pytest.mark.parametrize(("patch", "stride"), [(8, 4), (6, 4), (5, 3), (4, 4)])
 def test_patch_means_equal_those_of_pooling(patch: int, stride: int) -> None:
-    images = torch.rand(2, 3, patch + 5 * stride, patch + 7 * stride, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(
+        2, 3, patch + 5 * stride, patch + 7 * stride, generator=torch.Generator().manual_seed(0)
+    )
     found = _patch_means(images, Search(patch=patch, stride=stride, radius=1, count=1))
     torch.testing.assert_close(found, torch.nn.functional.avg_pool2d(images, patch, stride))
 
@@ -99,7 +112,9 @@ def test_unchanged_groups_return_the_video(per_frame: bool) -> None:
 
 @pytest.mark.parametrize("search", [make.search for make in DENOISERS])
 def test_memory_beyond_the_video_does_not_grow_with_its_size(search: Search) -> None:
-    """Video, padded video, sums and weights are held, and temporary arrays of a bounded number of elements."""
+    """Video, padded video, sums and weights are held, and temporary arrays of a bounded number of
+    elements.
+    """
     at_once = 2**15
     for shape in ((3, 24, 24), (3, 48, 48)):
         video = torch.rand(shape, generator=torch.Generator().manual_seed(0))
@@ -119,7 +134,9 @@ def test_groups_consist_of_the_most_similar_patches() -> None:
         spreads.append((patches - patches.mean(1, keepdim=True)).square().sum((1, 2)))
         return untouched(patches, sigma)
 
-    filter_groups(video, torch.tensor(1.0), Search(patch=4, stride=4, radius=5, count=3), note, at_once=2**20)
+    filter_groups(
+        video, torch.tensor(1.0), Search(patch=4, stride=4, radius=5, count=3), note, at_once=2**20
+    )
     assert int((torch.cat(spreads) < 1e-10).sum()) >= 1, "a group of three equal patches"
 
 
@@ -129,12 +146,16 @@ def test_shrinkage_removes_noise_and_keeps_strong_values() -> None:
     sigma = torch.tensor(0.1)
     left, _ = WnnmDenoiser().shrink(noise.clone(), sigma)
     assert left.square().mean() < 0.1 * noise.square().mean()
-    signal = torch.rand(20, 32, 1, generator=generator) * torch.rand(20, 1, 64, generator=generator) * 5
+    signal = (
+        torch.rand(20, 32, 1, generator=generator) * torch.rand(20, 1, 64, generator=generator) * 5
+    )
     found, _ = WnnmDenoiser().shrink(signal + noise, sigma)
     assert (found - signal).square().mean() < 0.2 * noise.square().mean()
     for count in (8, 64, 100):  # either side of the matrix may be the smaller one
         patches = torch.rand(3, count, 36, generator=generator)
-        torch.testing.assert_close(WnnmDenoiser().shrink(patches, torch.tensor(0.0))[0], patches, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            WnnmDenoiser().shrink(patches, torch.tensor(0.0))[0], patches, atol=1e-3, rtol=1e-3
+        )
 
 
 def test_4d_threshold_keeps_signal_and_favours_sparse_groups() -> None:

@@ -1,4 +1,6 @@
-"""The laboratory's denoisers and commands are found by the entry points of the installed package."""
+"""The laboratory's denoisers and commands are found by the entry points of the
+installed package.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ class TestSlowDenoisers(DenoiserContract):
 
     def make(self, device: torch.device) -> PatchGroupDenoiser:
         denoiser = make_denoiser(self.name, device)
-        assert isinstance(denoiser, PatchGroupDenoiser), "it sees whole videos: nothing is put around it"
+        assert isinstance(denoiser, PatchGroupDenoiser), (
+            "it sees whole videos: nothing is put around it"
+        )
         assert denoiser.name == self.name
         return denoiser
 
 
 def test_slow_denoiser_brings_its_settings() -> None:
     settings = default_settings(torch.device("cpu"), "wnnm")
-    assert (settings.iterations, settings.sigma_first, settings.sigma_last) == (48, 50 / 255, 6 / 255)
+    assert (settings.iterations, settings.sigma_first, settings.sigma_last) == (
+        48,
+        50 / 255,
+        6 / 255,
+    )
     assert (settings.relaxation, settings.along_time, settings.linear_start) == (1.5, False, True)
 
 

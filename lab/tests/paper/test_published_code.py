@@ -16,7 +16,10 @@ CPU = torch.device("cpu")
 
 
 def test_published_loop_has_forty_iterations_in_four_steps() -> None:
-    levels = [(round(255 * sigma), len(list(group))) for sigma, group in itertools.groupby(PUBLISHED_SIGMAS)]
+    levels = [
+        (round(255 * sigma), len(list(group)))
+        for sigma, group in itertools.groupby(PUBLISHED_SIGMAS)
+    ]
     assert levels == [(50, 10), (25, 10), (12, 10), (6, 10)]
 
 
@@ -30,7 +33,10 @@ def test_published_denoise_frame_equals_instrument() -> None:
 def test_published_loop_from_published_start_matches_formula() -> None:
     # A network that gives no noise leaves the loop's arithmetic alone.
     silent = FfdnetWeights(
-        (torch.zeros(4, 5, 3, 3).double(),), (torch.zeros(4).double(),), gives_noise=True, origin="own"
+        (torch.zeros(4, 5, 3, 3).double(),),
+        (torch.zeros(4).double(),),
+        gives_noise=True,
+        origin="own",
     )
     random = np.random.default_rng(0)
     phi = random.random((3, 4, 6))
@@ -50,8 +56,12 @@ def test_published_loop_from_published_start_matches_formula() -> None:
 
 
 def test_published_loop_can_start_from_still_image() -> None:
-    silent = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
+    silent = FfdnetWeights(
+        (torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own"
+    )
     phi = (torch.rand(3, 4, 6, generator=torch.Generator().manual_seed(0)) < 0.7).float()
-    still = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)).expand(3, 4, 6) * phi.amax(0)
+    still = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)).expand(3, 4, 6) * phi.amax(
+        0
+    )
     first = next(published_gap((phi * still).sum(0), phi, silent, published_start=False))
     torch.testing.assert_close(first, still)

@@ -34,7 +34,9 @@ class TestSequence(DenoiserContract):
 @pytest.mark.parametrize(("iterations", "by_first"), [(10, 5), (4, 2), (3, 1), (1, 0)])
 def test_first_prior_gets_its_share_at_any_budget(iterations: int, by_first: int) -> None:
     denoiser = SequenceDenoiser(TvDenoiser(), IdentityDenoiser(), 0.0633)
-    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in sigma_levels(0.2, 0.02, iterations)]
+    changed = [
+        not torch.equal(denoiser(FRAMES, s), FRAMES) for s in sigma_levels(0.2, 0.02, iterations)
+    ]
     assert changed == [True] * by_first + [False] * (iterations - by_first)
 
 

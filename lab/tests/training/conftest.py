@@ -28,7 +28,9 @@ def small() -> TrainingSettings:
     return TrainingSettings(batch=2, patch_px=16, warmup_steps=2, validate_every=4, ema_decay=0.9)
 
 
-def write_clip(path: Path, seed: int, *, n_frames: int = 24, height: int = 36, width: int = 40) -> None:
+def write_clip(
+    path: Path, seed: int, *, n_frames: int = 24, height: int = 36, width: int = 40
+) -> None:
     """Write a clip of a picture that moves to the left, without loss."""
     grey = picture(seed, height, width + n_frames)[..., 1]
     write_film(path, (grey[:, t : t + width] for t in range(n_frames)), 25, VideoFormat.FFV1)

@@ -1,4 +1,6 @@
-"""Hostile files for the laboratory: ``python -m lab.tests.training.hostile_files FOLDER SEED MUTATIONS``."""
+"""Hostile files for the laboratory: ``python -m lab.tests.training.hostile_files FOLDER SEED
+MUTATIONS``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.hostile_files.readers import Reader
 
 def make_photographs(path: Path) -> None:
     """Write a picture."""
-    done, encoded = cv2.imencode(path.suffix, np.arange(24 * 32 * 3, dtype=np.uint8).reshape(24, 32, 3))
+    done, encoded = cv2.imencode(
+        path.suffix, np.arange(24 * 32 * 3, dtype=np.uint8).reshape(24, 32, 3)
+    )
     assert done
     path.write_bytes(encoded.tobytes())
 
@@ -77,7 +81,9 @@ def make_matconvnet(path: Path) -> None:
         for number, (n_out, n_in) in enumerate(((8, 5), (4, 8))):
             group = file.create_group(f"#refs#/{number}")
             group["type"] = np.array([ord(c) for c in "conv"], np.uint16)
-            kernel = file.create_dataset(f"#refs#/k{number}", data=np.ones((n_out, n_in, 3, 3), np.float32))
+            kernel = file.create_dataset(
+                f"#refs#/k{number}", data=np.ones((n_out, n_in, 3, 3), np.float32)
+            )
             bias = file.create_dataset(f"#refs#/b{number}", data=np.zeros(n_out, np.float32))
             group.create_dataset("weights", data=np.array([kernel.ref, bias.ref], h5py.ref_dtype))
             layers.append(group.ref)
@@ -108,14 +114,18 @@ def _crafted_matconvnet(folder: Path) -> Iterator[tuple[str, Path, str]]:
     path = folder / "unlinked.mat"
     make_matconvnet(path)
     with h5py.File(path, "r+") as file:  # only a reference names it
-        node = file.create_dataset("hidden", (8, 5, 3, 3), np.float32, external=[(str(secret), 0, 1 << 20)])
+        node = file.create_dataset(
+            "hidden", (8, 5, 3, 3), np.float32, external=[(str(secret), 0, 1 << 20)]
+        )
         file["#refs#/0/weights"][0] = node.ref
         del file["hidden"]
     yield "external storage behind a reference", path, kind
 
 
 def _crafted_trainings(folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield checkpoints of trainings whose values are of other kinds, or declare more than they hold."""
+    """Yield checkpoints of trainings whose values are of other kinds, or declare more than they
+    hold.
+    """
     valid = folder / "valid.pt"
     make_training(valid)
     nested: list[object] = []
@@ -128,11 +138,15 @@ def _crafted_trainings(folder: Path) -> Iterator[tuple[str, Path, str]]:
         "settings of unknown names": {"settings": {"variant": "ffdnet-lite", "colour": 1}},
         "settings of odd values": {"settings": {"variant": 7, "batch": "many"}},
         "sessions of numbers": {"sessions": [1, 2]},
-        "a session in words": {"sessions": [{"device": "CPU", "torch": "2", "steps": 1, "minutes": "two"}]},
+        "a session in words": {
+            "sessions": [{"device": "CPU", "torch": "2", "steps": 1, "minutes": "two"}]
+        },
         "a time in words": {"elapsed_s": "long"},
         "a learner without tensors": {"learner": {"parameters": "none", "gives_noise": True}},
         "a learner that holds itself": {"learner": {"parameters": nested}},
-        "tensors of one number, repeated": {"learner": {"parameters": [torch.ones(1).expand(1 << 40)]}},
+        "tensors of one number, repeated": {
+            "learner": {"parameters": [torch.ones(1).expand(1 << 40)]}
+        },
         "lists of the same lists": {"learner": {"parameters": laughs}},
     }
     for number, (name, change) in enumerate(changes.items()):

@@ -16,13 +16,17 @@ from sci_stream_lab.training.images import load_images
 
 def _leaves_alone() -> FfdnetWeights:
     """Return a network that predicts no noise."""
-    return FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
+    return FfdnetWeights(
+        (torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own"
+    )
 
 
 def test_identity_network_scores_the_noise_level() -> None:
     planes = [np.full((65, 64), 0.5, np.float32), np.full((128, 30), 0.9, np.float32)]
     scores = psnr_by_level(_leaves_alone(), planes, CPU)
-    assert scores == pytest.approx({level: -20 * np.log10(int(level) / 255) for level in ("15", "25", "50")}, abs=0.2)
+    assert scores == pytest.approx(
+        {level: -20 * np.log10(int(level) / 255) for level in ("15", "25", "50")}, abs=0.2
+    )
 
 
 def test_noise_of_an_image_is_reproducible() -> None:

@@ -10,7 +10,12 @@ import torch
 
 from lab.tests.training.pictures import CPU
 from sci_stream.errors import ConfigError, FileFormatError, StorageError, WeightsError
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
+from sci_stream.recon.denoisers.weights import (
+    FfdnetWeights,
+    load_ffdnet,
+    read_metadata,
+    save_ffdnet,
+)
 from sci_stream_lab.training.checkpoint import load_checkpoint, save_checkpoint
 from sci_stream_lab.training.convert import describe_weights, import_weights, read_any
 from sci_stream_lab.training.export import TestPlan, export_weights
@@ -50,7 +55,11 @@ def test_file_contains_metadata(run: Path, tmp_path: Path) -> None:
     metadata = read_metadata(tmp_path / "lite.safetensors")
     assert metadata["variant"] == "ffdnet-lite"
     assert (metadata["layers"], metadata["channels"], metadata["output"]) == ("7", "32", "noise")
-    assert (metadata["licence"], metadata["trained_on"], metadata["steps"]) == ("Apache-2.0", DATA[0], "6")
+    assert (metadata["licence"], metadata["trained_on"], metadata["steps"]) == (
+        "Apache-2.0",
+        DATA[0],
+        "6",
+    )
 
 
 def test_card_names_data_licence_settings_machine_curve_and_hash(run: Path, tmp_path: Path) -> None:
@@ -76,7 +85,9 @@ def test_card_names_data_licence_settings_machine_curve_and_hash(run: Path, tmp_
 
 def test_card_compares_other_networks(run: Path, photographs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
-    zeros = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
+    zeros = FfdnetWeights(
+        (torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own"
+    )
     save_ffdnet(zeros, other)
     card = _export(run, tmp_path / "lite.safetensors", TestPlan((photographs,), (other,)))
     assert "| photographs | σ 15 | σ 25 | σ 50 |" in card
@@ -84,7 +95,9 @@ def test_card_compares_other_networks(run: Path, photographs: Path, tmp_path: Pa
     assert "| other.safetensors | 24." in card  # 20 log10(255/15), by the noise alone
 
 
-def test_card_marks_an_unfinished_run(photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
+def test_card_marks_an_unfinished_run(
+    photographs: Path, tmp_path: Path, small: TrainingSettings
+) -> None:
     calls = iter([False, False, True])
     run = tmp_path / "run"
     train(photographs, run, small, Until(steps=9), device=CPU, held_out=1, stop=lambda: next(calls))
@@ -106,12 +119,17 @@ def test_checkpoint_without_network_is_not_exported(run: Path, tmp_path: Path) -
     saved = load_checkpoint(run)
     del saved["learner"]["averages"]
     save_checkpoint(run, saved)
-    with pytest.raises(FileFormatError, match=r"checkpoint.*cannot be read as a training of this project"):
+    with pytest.raises(
+        FileFormatError, match=r"checkpoint.*cannot be read as a training of this project"
+    ):
         _export(run, tmp_path / "lite.safetensors")
 
 
 def test_export_needs_a_safetensors_path(run: Path, tmp_path: Path) -> None:
-    for write in (lambda path: _export(run, path), lambda path: import_weights(tmp_path / "x.pth", path)):
+    for write in (
+        lambda path: _export(run, path),
+        lambda path: import_weights(tmp_path / "x.pth", path),
+    ):
         with pytest.raises(ConfigError, match=r"ending in \.safetensors"):
             write(tmp_path / "lite.pth")
 
@@ -122,7 +140,9 @@ def test_unwritable_output_is_named(run: Path, tmp_path: Path) -> None:
         _export(run, tmp_path / "file" / "lite.safetensors")
 
 
-def test_published_weights_are_imported_with_source_and_hash(data_dir: Path, tmp_path: Path) -> None:
+def test_published_weights_are_imported_with_source_and_hash(
+    data_dir: Path, tmp_path: Path
+) -> None:
     for file, layout, gives in [
         ("kair_ffdnet_gray.pth", "kair", "image"),
         ("ipol_net_gray.pth", "ipol", "noise"),
@@ -147,7 +167,9 @@ def test_foreign_checkpoint_is_described(data_dir: Path) -> None:
 
 def test_import_replaces_a_file_only_on_request(tmp_path: Path) -> None:
     source, path = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    zeros = FfdnetWeights((torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own")
+    zeros = FfdnetWeights(
+        (torch.zeros(4, 5, 3, 3),), (torch.zeros(4),), gives_noise=True, origin="own"
+    )
     save_ffdnet(zeros, source)
     path.write_bytes(b"to be kept")
     with pytest.raises(ConfigError, match=r"exists.*--force"):

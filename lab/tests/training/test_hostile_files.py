@@ -14,5 +14,9 @@ def test_hostile_files_of_the_laboratory_are_refused_in_words(tmp_path: Path) ->
     reports = read_all(tmp_path, 1, 8, 500, "lab.tests.training.hostile_files")
     assert len(reports) > 25
     assert_refused_in_words(reports)
-    trainings = [report for report in reports if report["name"].startswith(("training with", "pipe", "folder"))]
+    trainings = [
+        report
+        for report in reports
+        if report["name"].startswith(("training with", "pipe", "folder"))
+    ]
     assert {report["outcome"] for report in trainings} == {"refused"}

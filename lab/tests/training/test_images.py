@@ -45,7 +45,9 @@ def test_unreadable_image_is_skipped_logged_and_counted(
     assert "broken.png cannot be read as an image" in caplog.text
 
 
-def test_image_with_too_many_pixels_is_skipped(photographs: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_image_with_too_many_pixels_is_skipped(
+    photographs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     head = bytearray((photographs / "0.png").read_bytes())
     struct.pack_into(">II", head, 16, 30_000, 30_000)
     struct.pack_into(">I", head, 29, zlib.crc32(bytes(head[12:29])))
@@ -67,11 +69,15 @@ def test_memory_is_bounded_by_cropping(photographs: Path) -> None:
     whole = load_images(photographs)
     bound = 6 * 64 * 80 * 3
     images = load_images(photographs, least_px=16, memory_bytes=bound)
-    assert [image.shape for image in images.items[:-1]] == [image.shape for image in whole.items[:-1]]
+    assert [image.shape for image in images.items[:-1]] == [
+        image.shape for image in whole.items[:-1]
+    ]
     assert sum(image.nbytes for image in images.items) <= bound
     cut = images.items[-1]
     top, left = (400 - cut.shape[0]) // 2, (600 - cut.shape[1]) // 2
-    np.testing.assert_array_equal(cut, whole.items[-1][top : top + cut.shape[0], left : left + cut.shape[1]])
+    np.testing.assert_array_equal(
+        cut, whole.items[-1][top : top + cut.shape[0], left : left + cut.shape[1]]
+    )
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
@@ -81,7 +87,9 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_images_error_counts_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"not a file")
-    with pytest.raises(ConfigError, match=r"contains no usable photograph.*1 files, 1 unreadable, 0 too small"):
+    with pytest.raises(
+        ConfigError, match=r"contains no usable photograph.*1 files, 1 unreadable, 0 too small"
+    ):
         load_images(tmp_path, least_px=8)
 
 

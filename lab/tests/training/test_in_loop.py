@@ -21,7 +21,9 @@ from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.video.clips import CLIPS
 
-SETTINGS = TrainingSettings(batch=6, patch_px=16, clip_px=16, warmup_steps=0, validate_every=3, ema_decay=0.9)
+SETTINGS = TrainingSettings(
+    batch=6, patch_px=16, clip_px=16, warmup_steps=0, validate_every=3, ema_decay=0.9
+)
 
 
 def _clip(seed: int) -> np.ndarray:
@@ -47,7 +49,9 @@ def learner() -> LoopLearner:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_gradient_is_that_of_the_whole_solve(data: LoopData, learner: LoopLearner, seed: int) -> None:
+def test_gradient_is_that_of_the_whole_solve(
+    data: LoopData, learner: LoopLearner, seed: int
+) -> None:
     solves = _drawn(data, seed)._replace(iterations=6)
     learner._bfloat16 = False
     learner._loss(solves).backward()
@@ -79,10 +83,14 @@ def _train(photographs: Path, clips: Path, run: Path, **options: object) -> Trai
     settings, weights = SETTINGS, shipped_weights("ffdnet-lite")
     if not options.get("resume"):
         options["start_from"] = weights
-    return train(photographs, run, settings, Until(steps=5), device=CPU, clips=clips, held_out=1, **options)  # type: ignore[arg-type]  # as given by the test
+    return train(
+        photographs, run, settings, Until(steps=5), device=CPU, clips=clips, held_out=1, **options
+    )  # type: ignore[arg-type]  # as given by the test
 
 
-def test_run_is_the_same_in_parts_and_exports_its_weights(photographs: Path, clips: Path, tmp_path: Path) -> None:
+def test_run_is_the_same_in_parts_and_exports_its_weights(
+    photographs: Path, clips: Path, tmp_path: Path
+) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert _train(photographs, clips, whole).finished
     calls = itertools.count()
@@ -91,8 +99,16 @@ def test_run_is_the_same_in_parts_and_exports_its_weights(photographs: Path, cli
     one, other = (load_checkpoint(run)["learner"]["averages"] for run in (whole, parts))
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     path = tmp_path / "weights.safetensors"
-    card = export_weights(whole, path, data=["ours"], clip_data=["ours too"], licence="MIT").markdown()
-    for said in ("trained in the loop", "--clips CLIPS", "--masks MASKS", "behind masks of each class", "ours too"):
+    card = export_weights(
+        whole, path, data=["ours"], clip_data=["ours too"], licence="MIT"
+    ).markdown()
+    for said in (
+        "trained in the loop",
+        "--clips CLIPS",
+        "--masks MASKS",
+        "behind masks of each class",
+        "ours too",
+    ):
         assert said in card
     assert "sigma_most" not in card
     assert load_ffdnet(path).channels == 32

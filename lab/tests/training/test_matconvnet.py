@@ -40,12 +40,16 @@ def test_published_file_equals_the_ported_weights(data_dir: Path) -> None:
     original = read_matconvnet(data_dir / "weights" / "FFDNet_gray.mat")
     port = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
     assert (original.origin, original.gives_noise) == ("matconvnet", False)
-    for a, b in zip((*original.kernels, *original.biases), (*port.kernels, *port.biases), strict=True):
+    for a, b in zip(
+        (*original.kernels, *original.biases), (*port.kernels, *port.biases), strict=True
+    ):
         assert torch.equal(a, b)
 
 
 def test_other_layers_are_skipped(tmp_path: Path) -> None:
-    path = _write(tmp_path / "net.mat", [(6, 5, 3, 3), (6, 6, 3, 3), (4, 6, 3, 3)], ["conv", "relu", "conv"])
+    path = _write(
+        tmp_path / "net.mat", [(6, 5, 3, 3), (6, 6, 3, 3), (4, 6, 3, 3)], ["conv", "relu", "conv"]
+    )
     weights = read_matconvnet(path)
     assert len(weights.kernels) == 2
     cpu = torch.device("cpu")
@@ -62,7 +66,9 @@ def test_kernels_and_subpixels_are_reordered(tmp_path: Path) -> None:
     np.testing.assert_array_equal(last[2].numpy(), stored[1][1].swapaxes(1, 2))
 
 
-@pytest.mark.parametrize("shapes", [[(6, 13, 3, 3), (12, 6, 3, 3)], [(6, 5, 3, 3), (4, 7, 3, 3)], []])
+@pytest.mark.parametrize(
+    "shapes", [[(6, 13, 3, 3), (12, 6, 3, 3)], [(6, 5, 3, 3), (4, 7, 3, 3)], []]
+)
 def test_another_network_is_refused(tmp_path: Path, shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(WeightsError, match=r"net\.mat is not a grey FFDNet"):
         read_matconvnet(_write(tmp_path / "net.mat", shapes))

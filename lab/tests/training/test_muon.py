@@ -9,9 +9,13 @@ from sci_stream_lab.training.muon import Muon, orthogonalised
 
 
 def _matrices(rows: int, columns: int, condition: float) -> torch.Tensor:
-    """Return three random matrices whose singular values fall geometrically, from 5 by this factor."""
+    """Return three random matrices whose singular values fall geometrically,
+    from 5 by this factor.
+    """
     generator = torch.Generator().manual_seed(0)
-    u, _, v = torch.linalg.svd(torch.randn(3, rows, columns, generator=generator), full_matrices=False)
+    u, _, v = torch.linalg.svd(
+        torch.randn(3, rows, columns, generator=generator), full_matrices=False
+    )
     values = 5 * condition ** -torch.linspace(0, 1, min(rows, columns))
     return u @ torch.diag(values) @ v
 
@@ -39,7 +43,9 @@ def test_zero_gradient_gives_no_step() -> None:
 def test_step_descends_at_any_slope() -> None:
     for steepness in (1e-4, 1.0, 1e4):
         generator = torch.Generator().manual_seed(1)
-        kernels = [torch.randn(6, 6, 3, 3, generator=generator, requires_grad=True) for _ in range(2)]
+        kernels = [
+            torch.randn(6, 6, 3, 3, generator=generator, requires_grad=True) for _ in range(2)
+        ]
         optimiser = Muon(kernels)
         losses = []
         for _ in range(20):

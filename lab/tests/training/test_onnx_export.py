@@ -1,4 +1,6 @@
-"""ONNX models of the shipped networks, run by the reference of onnx, and by ONNX Runtime where it is installed."""
+"""ONNX models of the shipped networks, run by the reference of onnx, and by ONNX Runtime where it
+is installed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def by_reference(path: Path, inputs: dict[str, npt.NDArray[np.float32]]) -> npt.
     return np.asarray(reference.ReferenceEvaluator(str(path)).run(None, inputs)[0])
 
 
-def by_onnxruntime(path: Path, inputs: dict[str, npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+def by_onnxruntime(
+    path: Path, inputs: dict[str, npt.NDArray[np.float32]]
+) -> npt.NDArray[np.float32]:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, inputs)[0])
@@ -50,7 +54,10 @@ def test_frame_network_gives_same_frames_of_any_size(run: Run, name: str, tmp_pa
         x = torch.rand(shape, generator=generator)
         relative = 0.5 + torch.rand((1, *shape[1:]), generator=generator)
         by_pixel = torch.nn.functional.avg_pool2d(
-            torch.nn.functional.pad(relative, (0, shape[2] % 2, 0, shape[1] % 2), mode="reflect").unsqueeze(1), 2
+            torch.nn.functional.pad(
+                relative, (0, shape[2] % 2, 0, shape[1] % 2), mode="reflect"
+            ).unsqueeze(1),
+            2,
         )
         for sigma, wanted in (
             (torch.full((1, 1, 1, 1), 0.1), denoiser(x, 0.1)),
@@ -61,7 +68,9 @@ def test_frame_network_gives_same_frames_of_any_size(run: Run, name: str, tmp_pa
 
 
 def test_model_carries_the_licence_of_its_weights(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'sci-stream-lab[onnx]'")
+    onnx = pytest.importorskip(
+        "onnx", reason="onnx is not installed: pip install 'sci-stream-lab[onnx]'"
+    )
     export_onnx("ffdnet-lite", tmp_path / "lite.onnx")
     about = {entry.key: entry.value for entry in onnx.load(tmp_path / "lite.onnx").metadata_props}
     assert about["licence"] == "CC-BY-SA-4.0"

@@ -38,7 +38,9 @@ def test_grey_image_is_its_own_luminance() -> None:
 
 @pytest.mark.parametrize(("cell", "channel"), [(0, 0), (1, 1), (2, 1), (3, 2)])
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_bayer_plane_is_every_second_pixel_of_one_colour(cell: int, channel: int, row: int, column: int) -> None:
+def test_bayer_plane_is_every_second_pixel_of_one_colour(
+    cell: int, channel: int, row: int, column: int
+) -> None:
     plane = bayer_plane(IMAGES[0], cell, row, column)
     assert plane.dtype == np.float32
     np.testing.assert_allclose(plane, IMAGES[0][row::2, column::2, channel] / 255, atol=1e-7)
@@ -46,7 +48,9 @@ def test_bayer_plane_is_every_second_pixel_of_one_colour(cell: int, channel: int
 
 def test_bayer_plane_is_aliased() -> None:
     stripes = np.zeros((8, 8, 3), np.uint8)
-    stripes[:, ::4] = stripes[:, 1::4] = 255  # a period of four pixels: of two in the plane, the finest there is
+    stripes[:, ::4] = stripes[:, 1::4] = (
+        255  # a period of four pixels: of two in the plane, the finest there is
+    )
     np.testing.assert_array_equal(bayer_plane(stripes, 1, 0, 0)[0], [1, 0, 1, 0])
 
 

@@ -42,7 +42,11 @@ def go(photographs: Path) -> Train:
 def _tensors(run: Path) -> list[torch.Tensor]:
     """Return the network, its average and the optimisers of a checkpoint."""
     learner = load_checkpoint(run)["learner"]
-    adam = [entry[key] for entry in learner["adam"]["state"].values() for key in ("exp_avg", "exp_avg_sq", "step")]
+    adam = [
+        entry[key]
+        for entry in learner["adam"]["state"].values()
+        for key in ("exp_avg", "exp_avg_sq", "step")
+    ]
     return [*learner["parameters"], *learner["averages"], *adam, *learner["muon"]]
 
 
@@ -51,7 +55,10 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _without_time(run: Path) -> list[dict[str, object]]:
-    return [{key: value for key, value in point.items() if key != "minutes"} for point in read_curve(run)]
+    return [
+        {key: value for key, value in point.items() if key != "minutes"}
+        for point in read_curve(run)
+    ]
 
 
 def _after(calls: int) -> Callable[[], bool]:
@@ -60,7 +67,9 @@ def _after(calls: int) -> Callable[[], bool]:
     return lambda: next(counter) >= calls
 
 
-def test_training_lowers_the_loss_and_improves_validation(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_training_lowers_the_loss_and_improves_validation(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     settings = dataclasses.replace(small, batch=8, learning_rate=3e-3, validate_every=40)
     result = go(tmp_path / "run", settings, steps=160)
     first, *_, last = read_curve(tmp_path / "run")
@@ -70,7 +79,9 @@ def test_training_lowers_the_loss_and_improves_validation(go: Train, tmp_path: P
     assert result.psnr_db == last["psnr_db"]
 
 
-def test_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_same_seed_gives_the_same_network(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     for run, seed in [("a", 1), ("b", 1), ("c", 2)]:
         go(tmp_path / run, dataclasses.replace(small, seed=seed), steps=6)
     assert _same(tmp_path / "a", tmp_path / "b")
@@ -78,7 +89,9 @@ def test_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small: Trai
     assert not _same(tmp_path / "a", tmp_path / "c")
 
 
-def test_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_resumed_training_equals_an_uninterrupted_one(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     go(tmp_path / "whole", small, steps=14)
     parts = tmp_path / "parts"
     assert go(parts, small, steps=14, stop=_after(6)) == TrainingResult(
@@ -92,7 +105,9 @@ def test_resumed_training_equals_an_uninterrupted_one(go: Train, tmp_path: Path,
     assert [session["steps"] for session in load_checkpoint(parts)["sessions"]] == [6, 5, 3]
 
 
-def test_run_extended_before_the_decay_equals_a_longer_one(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_run_extended_before_the_decay_equals_a_longer_one(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     go(tmp_path / "whole", small, steps=20)
     go(tmp_path / "parts", small, steps=10, stop=_after(6))
     go(tmp_path / "parts", small, steps=20, resume=True)
@@ -105,7 +120,9 @@ def test_points_beyond_the_checkpoint_are_dropped_on_resuming(
     run = tmp_path / "run"
     go(run, small, steps=12, stop=_after(6))
     with curve_path(run).open("a") as file:
-        file.write('{"step": 8, "minutes": 1, "learning_rate": 1, "loss": 1, "psnr_db": {"15": 99.0}}\n')
+        file.write(
+            '{"step": 8, "minutes": 1, "learning_rate": 1, "loss": 1, "psnr_db": {"15": 99.0}}\n'
+        )
     go(run, small, steps=12, resume=True)
     assert [point["step"] for point in read_curve(run)] == [4, 8, 12]
     assert read_curve(run)[1]["psnr_db"]["15"] < 90
@@ -120,7 +137,9 @@ def test_minutes_only_end_with_a_decay(go: Train, tmp_path: Path, small: Trainin
     assert last["learning_rate"] < 0.5 * small.learning_rate
 
 
-def test_minutes_pause_a_run_of_given_steps(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_minutes_pause_a_run_of_given_steps(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     settings = dataclasses.replace(small, validate_every=10**6)
     result = go(tmp_path / "run", settings, steps=10**6, minutes=1e-3)
     assert not result.finished
@@ -143,14 +162,21 @@ def test_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Traini
         strict=True,
     ):
         torch.testing.assert_close(now, start, rtol=0, atol=1e-6)
-    card = export_weights(tmp_path / "two", tmp_path / "two.safetensors", data=[], licence="none").markdown()
-    assert f"Begun with the weights of SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()}`" in card
+    card = export_weights(
+        tmp_path / "two", tmp_path / "two.safetensors", data=[], licence="none"
+    ).markdown()
+    assert (
+        f"Begun with the weights of SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()}`"
+        in card
+    )
     assert "--start-from" in card
     assert not load_ffdnet(tmp_path / "two.safetensors").gives_noise
     assert go(tmp_path / "two", slow, steps=2, resume=True).finished
 
 
-def test_weights_of_another_network_are_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_weights_of_another_network_are_refused(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     kernels = (torch.zeros(8, 5, 3, 3), torch.zeros(4, 8, 3, 3))
     biases = (torch.zeros(8), torch.zeros(4))
     other = tmp_path / "other.safetensors"
@@ -159,7 +185,9 @@ def test_weights_of_another_network_are_refused(go: Train, tmp_path: Path, small
         go(tmp_path / "run", small, steps=1, start_from=other)
 
 
-def test_existing_run_is_not_overwritten(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_existing_run_is_not_overwritten(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     go(tmp_path / "run", small, steps=1)
     with pytest.raises(ConfigError, match=r"There is a training run.*--resume"):
         go(tmp_path / "run", small, steps=1)
@@ -200,20 +228,28 @@ def test_damaged_checkpoint_is_refused(
 
 def test_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     torch.save({"model.0.weight": torch.zeros(1)}, checkpoint_path(tmp_path))
-    with pytest.raises(FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.2"):
+    with pytest.raises(
+        FileFormatError, match=r"not a training checkpoint of this version.*sci_stream\.training\.2"
+    ):
         load_checkpoint(tmp_path)
 
 
-def test_checkpoint_of_another_network_is_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_checkpoint_of_another_network_is_refused(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     go(tmp_path / "run", small, steps=1)
     saved = load_checkpoint(tmp_path / "run")
     saved["learner"]["parameters"][0] = torch.zeros(1)
     save_checkpoint(tmp_path / "run", saved)
-    with pytest.raises(FileFormatError, match=r"cannot be read as a training of ffdnet-lite.*got expected shape"):
+    with pytest.raises(
+        FileFormatError, match=r"cannot be read as a training of ffdnet-lite.*got expected shape"
+    ):
         go(tmp_path / "run", small, steps=3, resume=True)
 
 
-def test_unwritable_run_fails_before_training(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_unwritable_run_fails_before_training(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be written"):
         go(tmp_path / "file" / "run", small, steps=1, stop=lambda: pytest.fail("began to learn"))
@@ -236,7 +272,9 @@ def test_failed_checkpoint_keeps_the_old_one(
     assert not list(run.glob(".*"))
 
 
-def test_curve_points_are_logged_without_a_terminal(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_curve_points_are_logged_without_a_terminal(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     text = io.StringIO()
     go(tmp_path / "run", small, steps=8, console=Console(file=text, width=120))
     lines = text.getvalue().splitlines()
@@ -244,13 +282,17 @@ def test_curve_points_are_logged_without_a_terminal(go: Train, tmp_path: Path, s
     assert "dB at σ 15 / 25 / 50" in lines[0]
 
 
-def test_progress_bar_is_shown_on_a_terminal(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
+def test_progress_bar_is_shown_on_a_terminal(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
     text = io.StringIO()
     go(tmp_path / "run", small, steps=4, console=Console(file=text, width=120, force_terminal=True))
     assert "step 4/4" in text.getvalue()
 
 
-def test_skipped_images_are_counted(go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:
+def test_skipped_images_are_counted(
+    go: Train, photographs: Path, tmp_path: Path, small: TrainingSettings
+) -> None:
     (photographs / "broken.jpg").write_bytes(b"no picture")
     assert go(tmp_path / "run", small, steps=1).unreadable == 1
 
@@ -268,7 +310,9 @@ def test_checkpoint_with_settings_of_a_removed_network_goes_on(
     saved = load_checkpoint(tmp_path / "run")
     saved["settings"] |= {"pool": 1200, "noise_steps": 4000}
     save_checkpoint(tmp_path / "run", saved)
-    card = export_weights(tmp_path / "run", tmp_path / "run.safetensors", data=[], licence="none").markdown()
+    card = export_weights(
+        tmp_path / "run", tmp_path / "run.safetensors", data=[], licence="none"
+    ).markdown()
     assert "noise_steps" not in card
     assert go(tmp_path / "run", small, steps=3, resume=True).finished
 
@@ -278,7 +322,9 @@ def test_unrolled_network_needs_clips_and_others_a_start(
 ) -> None:
     with pytest.raises(ConfigError, match=r"'unrolled' is trained on clips.*--clips"):
         go(tmp_path / "run", dataclasses.replace(small, variant="unrolled"), steps=1)
-    with pytest.raises(ConfigError, match=r"needs the weights of a denoiser; expected --start-from"):
+    with pytest.raises(
+        ConfigError, match=r"needs the weights of a denoiser; expected --start-from"
+    ):
         go(tmp_path / "run", small, steps=1, clips=clips)
 
 

@@ -26,7 +26,9 @@ def test_rate_rises_stays_and_falls() -> None:
 @given(steps=st.integers(100, 10**6))
 def test_rate_before_the_decay_is_independent_of_the_steps(steps: int) -> None:
     last = SETTINGS.decay_begins(steps) - 1
-    assert SETTINGS.share(last, steps) == SETTINGS.share(last, None) == SETTINGS.share(last, 2 * steps)
+    assert (
+        SETTINGS.share(last, steps) == SETTINGS.share(last, None) == SETTINGS.share(last, 2 * steps)
+    )
 
 
 def test_minutes_fix_the_steps_when_only_the_decay_remains() -> None:
@@ -41,7 +43,10 @@ def test_minutes_of_a_later_session_count_from_its_start() -> None:
 
 
 def test_run_of_given_steps_is_not_planned() -> None:
-    assert Until(steps=600, minutes=10).planned_steps(SETTINGS, step=450, step_s=1.0, spent_s=450.0) is None
+    assert (
+        Until(steps=600, minutes=10).planned_steps(SETTINGS, step=450, step_s=1.0, spent_s=450.0)
+        is None
+    )
 
 
 def test_time_is_out_after_the_minutes() -> None:
@@ -52,7 +57,12 @@ def test_time_is_out_after_the_minutes() -> None:
 
 @pytest.mark.parametrize(
     ("until", "said"),
-    [({}, "No end"), ({"steps": 0}, "steps"), ({"minutes": 0.0}, "minutes"), ({"minutes": math.inf}, "minutes")],
+    [
+        ({}, "No end"),
+        ({"steps": 0}, "steps"),
+        ({"minutes": 0.0}, "minutes"),
+        ({"minutes": math.inf}, "minutes"),
+    ],
 )
 def test_invalid_end_is_refused(until: dict[str, float], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -64,7 +74,10 @@ def test_invalid_end_is_refused(until: dict[str, float], said: str) -> None:
     [
         ({"variant": "ffdnet-huge"}, "ffdnet, ffdnet-lite.*'ffdnet-huge'"),
         ({"patch_px": 33}, "even number"),
-        ({"variant": "unrolled", "clip_px": 32}, "clip_px is out of range; expected 64 to 1024; got 32"),
+        (
+            {"variant": "unrolled", "clip_px": 32},
+            "clip_px is out of range; expected 64 to 1024; got 32",
+        ),
         ({"batch": 0}, "batch"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"kernel_rate": 0.0}, "kernel_rate"),

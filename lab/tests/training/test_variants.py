@@ -24,13 +24,17 @@ def test_full_network_is_the_published_one() -> None:
 
 
 def test_lite_network_takes_a_tenth_of_the_work() -> None:
-    assert VARIANTS["ffdnet-lite"].flop_per_pixel == pytest.approx(VARIANTS["ffdnet"].flop_per_pixel / 10, rel=0.02)
+    assert VARIANTS["ffdnet-lite"].flop_per_pixel == pytest.approx(
+        VARIANTS["ffdnet"].flop_per_pixel / 10, rel=0.02
+    )
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_variant_is_recognised_by_shape(name: str) -> None:
     weights = _weights(VARIANTS[name])
-    assert sum(t.numel() for t in (*weights.kernels, *weights.biases)) == VARIANTS[name].n_parameters
+    assert (
+        sum(t.numel() for t in (*weights.kernels, *weights.biases)) == VARIANTS[name].n_parameters
+    )
     assert variant_of(weights) == name
 
 

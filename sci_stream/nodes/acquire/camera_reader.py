@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 # Interval at which the driver's counters are read.
 _COUNT_S = 0.5
-# An id at most this far behind the last one is a frame delivered again; further behind, the counter was reset.
+# An id at most this far behind the last one is a frame delivered again; further behind, the counter
+# was reset.
 _REPEATED_WITHIN = 16
-# A larger step of the ids is no loss of frames: so many in a burst, and then at four times the nominal rate, or, where
-# that is unknown, faster than any camera.
+# A larger step of the ids is no loss of frames: so many in a burst, and then at four times the
+# nominal rate, or, where that is unknown, faster than any camera.
 _MAX_MISSED = 10_000
 _MAX_MISSED_PER_S = 1_000_000
 _RESET = -2
@@ -57,9 +58,10 @@ class Answer(NamedTuple):
 class CameraReader(Generic[T]):
     """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
-    A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread uses the camera object.
-    ``wake`` is called when there is something new to `take`; ``keep`` in the camera thread with each frame before it
-    counts as acquired: it returns the value to `take` for it. After ``most`` frames it stops; 0 for no limit.
+    A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread
+    uses the camera object. ``wake`` is called when there is something new to `take`; ``keep`` in
+    the camera thread with each frame before it counts as acquired: it returns the value to `take`
+    for it. After ``most`` frames it stops; 0 for no limit.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class CameraReader(Generic[T]):
         self._captured: deque[T] = deque()
         self._may_start = threading.Event()
         self._stop = threading.Event()
-        # A daemon: a driver that hangs in the vendor's library must not keep the process from ending.
+        # A daemon: a driver that hangs in the vendor's library must not keep the process from
+        # ending.
         self.thread = threading.Thread(target=self._run, name="camera", daemon=True)
         self._previous_id: int | None = None
         self._repeated_id: int | None = None
@@ -101,7 +104,8 @@ class CameraReader(Generic[T]):
         self.failure: BaseException | None = None
         self.finished = False
         self._connecting = False
-        """While the camera starts or is opened again: once it was asked to stop, no frame follows."""
+        """While the camera starts or is opened again: once it was asked to stop, no frame
+        follows."""
         self.lost = ""
         # Replaced, never mutated: other threads iterate over it without a lock.
         self.counts: Counter[str] = Counter()
@@ -135,7 +139,10 @@ class CameraReader(Generic[T]):
         self._may_start.set()
 
     def stop(self) -> None:
-        """Ask the camera to stop; captured frames can still be taken. `finished` is set once it has stopped."""
+        """Ask the camera to stop; captured frames can still be taken.
+
+        `finished` is set once it has stopped.
+        """
         self._stop.set()
         self._may_start.set()
         # A camera that is lost answers nothing for seconds. Meanwhile the series can end.
@@ -164,7 +171,9 @@ class CameraReader(Generic[T]):
             yield self._captured.popleft()
 
     def change(self, request: str, changes: Mapping[str, Value]) -> None:
-        """Request new values for some `settings`, applied between two frames; `answered` returns the result."""
+        """Request new values for some `settings`, applied between two frames; `answered` returns
+        the result.
+        """
         self._requests.put((request, changes))
 
     def answered(self) -> Iterator[Answer]:
@@ -177,7 +186,11 @@ class CameraReader(Generic[T]):
     def _run(self) -> None:
         try:
             capabilities = self._open_first()
-            self.calibration, self.capabilities, self.lost = self._camera.calibration(), capabilities, ""
+            self.calibration, self.capabilities, self.lost = (
+                self._camera.calibration(),
+                capabilities,
+                "",
+            )
             self._note_settings()
             self._wake()
             self._driver_before.subtract(self._camera.counters())  # of earlier series
@@ -193,7 +206,8 @@ class CameraReader(Generic[T]):
             self._acquire()
         except SciStreamError as error:
             self.failure = error
-        # Vendor libraries raise anything; whatever it is, the node must learn that the camera thread ended.
+        # Vendor libraries raise anything; whatever it is, the node must learn that the camera
+        # thread ended.
         except BaseException as error:
             log.exception("camera driver failed")
             self.failure = error
@@ -247,7 +261,9 @@ class CameraReader(Generic[T]):
                 self._set(changes)
             # The operator gets an answer even if the camera does not return.
             except CameraLost:
-                self._answered.put(Answer(request, (), CameraError("The camera was lost while it was set")))
+                self._answered.put(
+                    Answer(request, (), CameraError("The camera was lost while it was set"))
+                )
                 raise
             except SciStreamError as failure:
                 error = failure
@@ -287,24 +303,30 @@ class CameraReader(Generic[T]):
             self._note("repeated")
             if self.counts["repeated"] in {1, 10, 100} or self.counts["repeated"] % 1000 == 0:
                 log.warning(
-                    "frame id %s after %s: the frame was delivered before and is discarded (%d so far)",
+                    "frame id %s after %s: the frame was delivered before and is discarded (%d so "
+                    "far)",
                     *(frame.frame_id, self._previous_id, self.counts["repeated"]),
                 )
             return
         self._triggers.check(frame, missed)
         self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
         self.chunks = frame.chunks
-        # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
+        # Without memory the frame still gets its number: the ledger must count it, and the camera
+        # cannot wait.
         fits = self._budget.take(frame_bytes(frame))
-        self._captured.append(self._keep(Captured(self.acquired, self.epoch, missed, frame if fits else None)))
+        self._captured.append(
+            self._keep(Captured(self.acquired, self.epoch, missed, frame if fits else None))
+        )
         self.acquired += 1
         self._wake()
 
     def _missed_before(self, frame_id: int) -> int:
-        """Return the number of frames missed before this one, −1 if it is a repetition; detect a counter that jumped.
+        """Return the number of frames missed before this one, −1 if it is a repetition; detect a
+        counter that jumped.
 
-        A counter that was reset, or jumped further than frames can have been missed since the last one, starts a new
-        epoch: its ids do not compare with earlier ones, so that frames lost in between cannot be counted.
+        A counter that was reset, or jumped further than frames can have been missed since the last
+        one, starts a new epoch: its ids do not compare with earlier ones, so that frames lost in
+        between cannot be counted.
         """
         assert self.capabilities is not None
         before, now_s = self._previous_id, time.monotonic()
@@ -321,7 +343,12 @@ class CameraReader(Generic[T]):
             missed = _RESET
         if missed == _RESET:
             self._new_epoch("counter_resets")
-            log.warning("the camera's frame counter jumped from %s to %d: epoch %d", before, frame_id, self.epoch)
+            log.warning(
+                "the camera's frame counter jumped from %s to %d: epoch %d",
+                before,
+                frame_id,
+                self.epoch,
+            )
             missed = 0
         if missed < 0:
             self._repeated_id = frame_id
@@ -336,7 +363,10 @@ class CameraReader(Generic[T]):
         return _MAX_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MAX_MISSED_PER_S)
 
     def _recover(self, error: CameraLost) -> None:
-        """Reconnect a lost camera without a time limit. This starts a new epoch, since ids and clock restart."""
+        """Reconnect a lost camera without a time limit.
+
+        This starts a new epoch, since ids and clock restart.
+        """
         log.warning("camera lost: %s", error)
         self._note("lost")
         self.lost = str(error)
@@ -380,8 +410,12 @@ class CameraReader(Generic[T]):
     def _adopt(self, again: CameraCapabilities) -> None:
         """Replace the capabilities, whose image format must be the same."""
         assert self.capabilities is not None
-        before, after = (f"{each.height_px}×{each.width_px} {each.pixel_format}" for each in (self.capabilities, again))
-        # A calibration fits one format only: resuming with another would record nonsense under the same series.
+        before, after = (
+            f"{each.height_px}×{each.width_px} {each.pixel_format}"
+            for each in (self.capabilities, again)
+        )
+        # A calibration fits one format only: resuming with another would record nonsense under the
+        # same series.
         if before != after:
             raise CameraError(
                 "Image format changed after reconnect",

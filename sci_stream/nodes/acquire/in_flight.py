@@ -14,13 +14,18 @@ from sci_stream.wire.messages import Dropped
 _MAX_REPORTS = 64
 # The sink needs 20 µs for each snapshot of a run, in which it hears no heartbeat.
 _MAX_RUN = 4096
-# Of a snapshot in queue, spool and outbox besides its arrays. Measured: 5 KiB each for frames of 512 bytes.
+# Of a snapshot in queue, spool and outbox besides its arrays. Measured: 5 KiB each for frames of
+# 512 bytes.
 _BOOKKEEPING_BYTES = 4096
 
 
 def frame_bytes(frame: CameraFrame | Snapshot) -> int:
     """Return the memory of a frame, including its ground truth and the notes of the node."""
-    return _BOOKKEEPING_BYTES + frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
+    return (
+        _BOOKKEEPING_BYTES
+        + frame.counts.nbytes
+        + (0 if frame.truth is None else frame.truth.nbytes)
+    )
 
 
 class MemoryBudget:
@@ -37,7 +42,10 @@ class MemoryBudget:
         return self._used
 
     def take(self, nbytes: int) -> bool:
-        """Reserve memory for a frame; False if the budget is exhausted. One frame is admitted whatever its size."""
+        """Reserve memory for a frame; False if the budget is exhausted.
+
+        One frame is admitted whatever its size.
+        """
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
                 return False
@@ -64,7 +72,8 @@ class _Held:
 
 
 class InFlightSnapshots:
-    """Snapshots in memory, each until its delivery is settled and, if recorded raw, its counts are safe.
+    """Snapshots in memory, each until its delivery is settled and, if recorded raw, its counts are
+    safe.
 
     ``budget`` accounts for their memory; they are spooled for the same time.
     """
@@ -88,7 +97,9 @@ class InFlightSnapshots:
         self._held[seq] = _Held(nbytes, epoch, delivering=True, raw_pending=raw_pending)
 
     def settle(self, seq: int) -> int | None:
-        """Settle the delivery of a snapshot; return its epoch, or None if it was already settled."""
+        """Settle the delivery of a snapshot; return its epoch,
+        or None if it was already settled.
+        """
         held = self._held.get(seq)
         if held is None or not held.delivering:
             return None
@@ -107,7 +118,9 @@ class InFlightSnapshots:
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
-            self._spool.release(seq)  # before the memory is released: free memory implies a free slot
+            self._spool.release(
+                seq
+            )  # before the memory is released: free memory implies a free slot
             self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]
@@ -116,9 +129,9 @@ class InFlightSnapshots:
 class DropReports:
     """Reports to the sink of snapshots that were dropped.
 
-    A camera can be faster than the sink acknowledges. So only a limited number of messages is under way;
-    later drops wait as runs of consecutive numbers, each of which is one message. ``post`` sends one until it is
-    acknowledged.
+    A camera can be faster than the sink acknowledges. So only a limited number of messages is under
+    way; later drops wait as runs of consecutive numbers, each of which is one message. ``post``
+    sends one until it is acknowledged.
     """
 
     def __init__(self, series: str, post: Callable[[Dropped, float], None]) -> None:
@@ -136,7 +149,9 @@ class DropReports:
             runs.append([seq, seq + 1])
 
     def send(self, now_s: float, *, everything: bool = False) -> None:
-        """Send as many reports as may be under way, or ``everything``, before the end of the series."""
+        """Send as many reports as may be under way, or ``everything``, before the end of the
+        series.
+        """
         while self._waiting and (everything or len(self._sent) < _MAX_REPORTS):
             (epoch, reason), runs = next(iter(self._waiting.items()))
             start, stop = runs.pop(0)
@@ -146,5 +161,7 @@ class DropReports:
             self._post(Dropped(self._series, epoch, start, reason, count=stop - start), now_s)
 
     def acknowledged(self, seq: int) -> range:
-        """Return the snapshots of the report that begins with ``seq``, which the sink has accounted for."""
+        """Return the snapshots of the report that begins with ``seq``, which the sink has accounted
+        for.
+        """
         return range(seq, self._sent.pop(seq, seq + 1))

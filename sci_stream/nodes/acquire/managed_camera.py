@@ -1,4 +1,6 @@
-"""The camera of an acquire node: open across series, with errors that name its driver, and with an eye on the clock."""
+"""The camera of an acquire node: open across series, with errors that name its driver, and with an
+eye on the clock.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,32 @@ log = logging.getLogger(__name__)
 
 _COUNTS = (np.uint8, np.uint16, np.float32)
 # Time within which each call must return: what drivers need at most, and more.
-_LIMITS_S = {"open": 300.0, "calibration": 120.0, "start": 60.0, "stop": 30.0, "close": 30.0, "set": 60.0}
+_LIMITS_S = {
+    "open": 300.0,
+    "calibration": 120.0,
+    "start": 60.0,
+    "stop": 30.0,
+    "close": 30.0,
+    "set": 60.0,
+}
 _LIMIT_S = 30.0
 # Time for the driver to release the camera at the end.
 _END_S = 30.0
 
 
 class ManagedCamera:
-    """A camera that stays open across series. Satisfies `sci_stream.ports.Camera`; used by one thread at a time.
+    """A camera that stays open across series.
 
-    Opening and configuring takes seconds on some cameras and can disturb their thermal state: `close` only stops the
-    camera, unless it failed. Changed settings are set again when it is reopened.
+    Satisfies `sci_stream.ports.Camera`; used by one thread at a time.
 
-    Any exception that the port does not declare becomes a `CameraError` that names driver and call; `stop` and `close`
-    never raise. The shape of each frame is checked; `sci_stream.testing.cameras` tests the rest of the contract. A call
-    that does not return cannot be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
+    Opening and configuring takes seconds on some cameras and can disturb their thermal state:
+    `close` only stops the camera, unless it failed. Changed settings are set again when it is
+    reopened.
+
+    Any exception that the port does not declare becomes a `CameraError` that names driver and call;
+    `stop` and `close` never raise. The shape of each frame is checked; `sci_stream.testing.cameras`
+    tests the rest of the contract. A call that does not return cannot be interrupted: `overdue`
+    reports it to another thread. ``driver`` is the driver's name.
     """
 
     def __init__(self, camera: Camera, driver: str) -> None:
@@ -52,7 +65,9 @@ class ManagedCamera:
     # --- the port
 
     def open(self) -> CameraCapabilities:
-        """Connect and configure if it is closed, and restore changed settings; return the capabilities."""
+        """Connect and configure if it is closed, and restore changed settings; return the
+        capabilities.
+        """
         with self._call("open"):
             capabilities = self._camera.open()
             self._shape = (capabilities.height_px, capabilities.width_px)
@@ -61,12 +76,15 @@ class ManagedCamera:
             for name, value in self._changed.items():
                 try:
                     capabilities = self._set(name, value)
-                except InputError as error:  # a replaced camera may refuse: frames with a warning are better than none
+                except InputError as error:
+                    # a replaced camera may refuse: frames with a warning are better than none
                     log.error("cannot restore the camera settings: %s", error)
         return capabilities
 
     def settings(self) -> Sequence[Parameter]:
-        """Return the settings that can be changed now; none if the camera has no adjustable ones."""
+        """Return the settings that can be changed now;
+        none if the camera has no adjustable ones.
+        """
         if not isinstance(self._camera, AdjustableCamera):
             return ()
         with self._call("settings"):
@@ -134,7 +152,9 @@ class ManagedCamera:
         self._call_and_log("stop", self._camera.stop)
 
     def close(self) -> None:
-        """Stop and stay open for the next series; a failed camera is closed, so that it can be reopened."""
+        """Stop and stay open for the next series; a failed camera is closed, so that it can be
+        reopened.
+        """
         self.stop()
         if self._failed:
             self._failed = self._is_open = False
@@ -143,7 +163,8 @@ class ManagedCamera:
     # --- calls
 
     def overdue(self, grace_s: float | None = None) -> CameraError | None:
-        """Return an error if a call has not returned within its limit, or within ``grace_s`` more than it asked for.
+        """Return an error if a call has not returned within its limit, or within ``grace_s`` more
+        than it asked for.
 
         May be called from any thread.
         """
@@ -155,7 +176,8 @@ class ManagedCamera:
                 return CameraError(
                     f"The camera driver {self._driver!r} does not return from {call}()",
                     expected=f"a return within {limit_s:g} s",
-                    hint="The driver or the camera hangs: power-cycle the camera and tell the driver's author.",
+                    hint="The driver or the camera hangs: power-cycle the camera and tell the "
+                    "driver's author.",
                 )
         return None
 
@@ -171,7 +193,10 @@ class ManagedCamera:
         except SciStreamError:
             raise
         except BaseException as error:  # a driver may also call sys.exit()
-            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            if (
+                isinstance(error, KeyboardInterrupt)
+                and threading.current_thread() is threading.main_thread()
+            ):
                 raise
             self._failed = True
             log.exception("the camera driver %r failed in %s()", self._driver, name)

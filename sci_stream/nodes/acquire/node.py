@@ -1,4 +1,6 @@
-"""The acquire node: reads the camera, dispatches snapshots and accounts for each of them to the sink."""
+"""The acquire node: reads the camera, dispatches snapshots and accounts for each of them to the
+sink.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
-from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
+from sci_stream.nodes.acquire.in_flight import (
+    DropReports,
+    InFlightSnapshots,
+    MemoryBudget,
+    frame_bytes,
+)
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.spool import RecoveredState, Spool
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
@@ -30,7 +37,15 @@ from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.wire.codec import encode
-from sci_stream.wire.messages import Accepted, CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome
+from sci_stream.wire.messages import (
+    Accepted,
+    CalibrationRequest,
+    Control,
+    Dropped,
+    Hello,
+    SeriesEnd,
+    Welcome,
+)
 from sci_stream.wire.payload import with_checksum
 
 log = logging.getLogger(__name__)
@@ -51,12 +66,14 @@ _OFFERED = {
 
 
 class AcquireNode:
-    """Acquire one series from one camera: a new one, or the one in the spool of a crashed predecessor.
+    """Acquire one series from one camera: a new one, or the one in the spool of a crashed
+    predecessor.
 
-    ``camera`` is not yet open, and from now on used only by the camera thread; ``calibration`` comes from the rig's
-    file, None to use the camera's own. The series ends after ``snapshots`` or ``duration_s`` seconds, 0 for no limit.
-    Operators may request ``actions``, by name (see `ControlHandler`), each when it is possible; ``waits`` returns
-    whether the series still waits for a request to begin.
+    ``camera`` is not yet open, and from now on used only by the camera thread; ``calibration``
+    comes from the rig's file, None to use the camera's own. The series ends after ``snapshots`` or
+    ``duration_s`` seconds, 0 for no limit. Operators may request ``actions``, by name (see
+    `ControlHandler`), each when it is possible; ``waits`` returns whether the series still waits
+    for a request to begin.
     """
 
     def __init__(
@@ -111,7 +128,9 @@ class AcquireNode:
         )
         self._camera = camera
         self._actions = dict(actions or {})
-        self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
+        self._controls = ControlHandler(
+            "acquire", self._link.connection.send, self._reader.change, self._actions
+        )
         self._in_flight = InFlightSnapshots(self._budget, self._spool)
         self._drops = DropReports(self._series, self._link.post)
         self._report = AcquireReport(
@@ -130,7 +149,9 @@ class AcquireNode:
 
     @property
     def was_ending_already(self) -> bool:
-        """Whether a crashed predecessor was already ending this series; the next series did not begin."""
+        """Whether a crashed predecessor was already ending this series; the next series did not
+        begin.
+        """
         return self._spool.recovered is not None and self._reason == _STOPPED
 
     @property
@@ -143,8 +164,8 @@ class AcquireNode:
     def run(self) -> None:
         """Run until the series is over and the sink has confirmed its end.
 
-        Raises `CameraError` or `CalibrationError` if there is no usable camera or calibration; `EnvironmentFault`
-        if the sink did not confirm in time.
+        Raises `CameraError` or `CalibrationError` if there is no usable camera or calibration;
+        `EnvironmentFault` if the sink did not confirm in time.
         """
         for end in (self._dispatcher, self._link.connection):
             self._network.watch(end.socket, end.monitor.socket)
@@ -174,7 +195,8 @@ class AcquireNode:
             elif isinstance(message, Control):
                 self._controls.take(message, self._reader.settings, self._offered)
         self._give_up_hanging_camera()
-        # Results cannot be stored without a sink: nodes that wait for it must not be taken for lost.
+        # Results cannot be stored without a sink: nodes that wait for it must not be taken for
+        # lost.
         if not self._link.connection.connected:
             self._dispatcher.reset_timeouts(now_s)
         for answer in self._reader.answered():
@@ -210,7 +232,9 @@ class AcquireNode:
             self._progress_s = now_s
 
     def _give_up_hanging_camera(self) -> None:
-        """Continue without a camera whose driver does not return; after a stop request the limit is shorter."""
+        """Continue without a camera whose driver does not return; after a stop request the limit is
+        shorter.
+        """
         if not self._reader.finished:
             error = self._camera.overdue(_STOP_GRACE_S if self._reader.stopping else None)
             if error is not None:
@@ -229,7 +253,8 @@ class AcquireNode:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
                     self._announce_series(now_s)
-                    # Now, so that the sink sets again what an operator had set before the camera starts.
+                    # Now, so that the sink sets again what an operator had set before the camera
+                    # starts.
                     self._publish_status()
                     self._link.connection.send_heartbeat()
                 elif self._reader.finished:
@@ -245,7 +270,9 @@ class AcquireNode:
                 self._drain(now_s)
             case AcquirePhase.ENDING if not len(self._link.outbox):
                 self._enter(AcquirePhase.ENDED, now_s)
-            case AcquirePhase.ENDING if now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s:
+            case AcquirePhase.ENDING if (
+                now_s - max(self._since_s, self._progress_s) > self._rig.drain.timeout_s
+            ):
                 raise EnvironmentFault(
                     "The sink did not confirm the end of the series",
                     expected=f"a confirmation within {self._rig.drain.timeout_s:g} s",
@@ -258,14 +285,19 @@ class AcquireNode:
         self._phase = phase
         self._since_s = now_s
         if phase is AcquirePhase.DRAINING:
-            # Recorded first: a successor that resumes this series then acquires nothing more for it.
-            self._reason = self._reason or str(self._reader.failure or (_STOPPED if self._stop else _FINISHED))
+            # Recorded first: a successor that resumes this series then acquires nothing more for
+            # it.
+            self._reason = self._reason or str(
+                self._reader.failure or (_STOPPED if self._stop else _FINISHED)
+            )
             self._spool.end(self._reason)
 
     # --- the series
 
     def _stand_by(self, now_s: float) -> None:
-        """Open the camera unless the series waits for a request, or the last one still uses the camera."""
+        """Open the camera unless the series waits for a request, or the last one still uses the
+        camera.
+        """
         # An interrupted series is ended first.
         if (self._waits() and self._spool.recovered is None) or self._camera.user.is_alive():
             if self._stop or self._reader.finished:
@@ -274,8 +306,14 @@ class AcquireNode:
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
-        self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + self._link.connection.hello.incarnation
-        self._reader.open(retry=self._spool.recovered is not None or self._camera.user.ident is not None)
+        self._series = (
+            time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+            + "-"
+            + self._link.connection.hello.incarnation
+        )
+        self._reader.open(
+            retry=self._spool.recovered is not None or self._camera.user.ident is not None
+        )
         self._camera.user = self._reader.thread
         self._enter(AcquirePhase.OPENING, now_s)
 
@@ -286,7 +324,11 @@ class AcquireNode:
             log.warning("the reconstruction will be wrong: %s", text)
         section = self._rig.calibration
         calibration = require_compatible_calibration(
-            capabilities, self._reader.calibration, self._calibration, section.file, other_camera=section.other_camera
+            capabilities,
+            self._reader.calibration,
+            self._calibration,
+            section.file,
+            other_camera=section.other_camera,
         )
         self._calibration = calibration
         self._dispatcher.period_ns = capabilities.frame_period_ns or 0
@@ -301,7 +343,9 @@ class AcquireNode:
             self._resume(self._spool.recovered, now_s)
 
     def _resume(self, state: RecoveredState, now_s: float) -> None:
-        """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
+        """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired
+        twice.
+        """
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
         self._reason = state.ending or (_STOPPED if self._waits() else "")
@@ -323,22 +367,28 @@ class AcquireNode:
             return
         self._link.connection.try_send(encode(self._calibration))
         self._link.outbox.confirm(Accepted(self._series, 0, "series_start"), now_s)
-        self._link.post(self._info, now_s, first=True)  # a restarted sink needs it before all other messages
+        self._link.post(
+            self._info, now_s, first=True
+        )  # a restarted sink needs it before all other messages
         self._is_announced = True
 
     def _wait_for_nodes(self, now_s: float) -> None:
-        """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
+        """Start the camera once reconstruct nodes are ready,
+        so that the first frames are not lost.
+        """
         waited_s = now_s - self._since_s
         announced = Accepted(self._series, 0, "series_start") not in self._link.outbox
         series_known = announced and self._link.connection.connected
         recovered = self._spool.recovered
-        # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
+        # A resumed series loses frames while it waits: one node is enough, and under `record` none
+        # is needed.
         needed = self._rig.reconstruct.nodes if recovered is None else int(not self._records_raw)
         nodes_there = self._dispatcher.ready_nodes >= needed
         may_wait = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._reader.finished or self._reason:
             self._reader.stop()
-            # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
+            # A series that was never announced to the sink needs no end. One whose confirmation is
+            # on its way does.
             on_its_way = self._is_announced and self._link.connection.connected
             begun = series_known or recovered is not None or on_its_way
             self._enter(AcquirePhase.DRAINING if begun else AcquirePhase.ENDED, now_s)
@@ -354,7 +404,9 @@ class AcquireNode:
             ran_s = (time.monotonic_ns() - running_ns) / 1e9 if running_ns else 0.0
             if ran_s <= 0:
                 self._spool.run_since(time.monotonic_ns())
-            self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
+            self._deadline_s = (
+                now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
+            )
             self._enter(AcquirePhase.RUNNING, now_s)
 
     def _drain(self, now_s: float) -> None:
@@ -367,7 +419,8 @@ class AcquireNode:
             return
         self.running_s = now_s - self._started_s
         if waiting and self._spool.slots and not self._link.connection.connected:
-            # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
+            # Dropped snapshots would leave the spool without the sink's knowledge: the next run
+            # would find them lost.
             raise EnvironmentFault(
                 "The sink is not connected at the end of the series",
                 expected=f"a connection within {self._rig.drain.timeout_s:g} s",
@@ -390,14 +443,17 @@ class AcquireNode:
     # --- snapshots
 
     def _report_without_video(self, seq: int, epoch: int, reason: str, now_s: float) -> None:
-        """Report a snapshot that is not reconstructed: raw only, if raw snapshots are recorded, else dropped."""
+        """Report a snapshot that is not reconstructed: raw only, if raw snapshots are recorded,
+        else dropped.
+        """
         if self._records_raw:
             self._link.post(Dropped(self._series, epoch, seq, reason, "raw_only"), now_s)
         else:
             self._drops.add(seq, epoch, reason)
 
     def _keep(self, captured: Captured) -> Snapshot | SnapshotId:
-        """Return the snapshot, written to the spool, where it survives a crash; its identity if there is no memory.
+        """Return the snapshot, written to the spool, where it survives a crash; its identity if
+        there is no memory.
 
         Called in the camera thread.
         """
@@ -411,7 +467,9 @@ class AcquireNode:
         snapshot = Snapshot(
             id=identity,
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
-            counts=with_checksum(frame.counts) if self._spool.slots or self._records_raw else frame.counts,
+            counts=with_checksum(frame.counts)
+            if self._spool.slots or self._records_raw
+            else frame.counts,
             calibration_hash=info.calibration_hash,
             n_frames=info.n_frames,
             host_time_ns=frame.host_time_ns,
@@ -445,7 +503,9 @@ class AcquireNode:
 
     def _hold(self, snapshot: Snapshot, now_s: float) -> None:
         """Hold a snapshot until it is settled, and send its raw counts if they are recorded."""
-        self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, frame_bytes(snapshot), raw_pending=self._records_raw)
+        self._in_flight.hold(
+            snapshot.id.seq, snapshot.id.epoch, frame_bytes(snapshot), raw_pending=self._records_raw
+        )
         if self._records_raw:
             self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
 
@@ -487,7 +547,9 @@ class AcquireNode:
         )
 
 
-def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration) -> SeriesInfo:
+def series_info(
+    name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration
+) -> SeriesInfo:
     """Return the information about a series at its start."""
     return SeriesInfo(
         series=name,

@@ -1,4 +1,6 @@
-"""Consecutive series in one acquire node, requested from the page, a program or the command line."""
+"""Consecutive series in one acquire node, requested from the page,
+a program or the command line.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ def acquire_series(
 ) -> None:
     """Acquire one series, and another for each request.
 
-    Each series is complete: its snapshots are delivered and its ledger closes at the sink; the next one starts with
-    seq 0 in epoch 0. The camera stays open in between.
+    Each series is complete: its snapshots are delivered and its ledger closes at the sink; the next
+    one starts with seq 0 in epoch 0. The camera stays open in between.
 
-    Parameters and errors are those of `AcquireNode`; the limits hold for each series. After ``stop`` no other follows.
+    Parameters and errors are those of `AcquireNode`; the limits hold for each series. After
+    ``stop`` no other follows.
     """
     requests = SeriesRequests(stop, done_path() or spool_path(rig.policy.spool, rig.rig.name))
     with managed(camera, rig.camera.driver) as managed_camera:
@@ -63,7 +66,8 @@ def acquire_series(
 class SeriesRequests:
     """Operator requests about series: end the running one and start the next at once or on request.
 
-    A file beside ``path`` notes that the next one waits for a request, for a process that replaces this one.
+    A file beside ``path`` notes that the next one waits for a request, for a process that replaces
+    this one.
     """
 
     def __init__(self, stop: StopRequest, path: Path | None = None) -> None:
@@ -73,7 +77,10 @@ class SeriesRequests:
         self.held = self._marker is not None and self._marker.exists()
         """Whether the next series waits for a request."""
         if self.held:
-            log.warning("a stop of the last series still holds: waiting for start_series (noted in %s)", self._marker)
+            log.warning(
+                "a stop of the last series still holds: waiting for start_series (noted in %s)",
+                self._marker,
+            )
         self.current = StopRequest()
         """Ends the running series, or the wait for its start."""
         stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
@@ -81,10 +88,17 @@ class SeriesRequests:
     @property
     def actions(self) -> Mapping[str, Callable[[], str]]:
         """Actions of an operator, by name."""
-        return {"next_series": self.next_series, "stop_series": self.stop_series, "start_series": self.next_series}
+        return {
+            "next_series": self.next_series,
+            "stop_series": self.stop_series,
+            "start_series": self.next_series,
+        }
 
     def next_series(self) -> str:
-        """End the running series and start another. Raises `InputError` while the rig is stopping."""
+        """End the running series and start another.
+
+        Raises `InputError` while the rig is stopping.
+        """
         self._refuse_if_stopping()
         if not self._follows:
             log.warning("another series follows")
@@ -95,7 +109,10 @@ class SeriesRequests:
         return "another series follows"
 
     def stop_series(self) -> str:
-        """End the series; the next one waits for a request. Raises `InputError` while the rig is stopping."""
+        """End the series; the next one waits for a request.
+
+        Raises `InputError` while the rig is stopping.
+        """
         self._refuse_if_stopping()
         log.warning("series ends; the next one waits for a request")
         self._follows = True

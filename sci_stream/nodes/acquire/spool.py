@@ -1,10 +1,12 @@
 """The spool: a file of unacknowledged snapshots that survives a crash of the acquire node.
 
-The file is memory-mapped. Data written to the mapping belong to the kernel: they survive a crash of the process, but
-not of the machine. On a memory file system the cost is one copy of a snapshot and no disk access.
+The file is memory-mapped. Data written to the mapping belong to the kernel: they survive a crash of
+the process, but not of the machine. On a memory file system the cost is one copy of a snapshot and
+no disk access.
 
-A header comes first, then the series, then slots of one snapshot each. The state of a slot is written last, so that a
-partially written slot does not count as a snapshot; checksums detect other corruption.
+A header comes first, then the series, then slots of one snapshot each. The state of a slot is
+written last, so that a partially written slot does not count as a snapshot; checksums detect other
+corruption.
 """
 
 from __future__ import annotations
@@ -48,16 +50,24 @@ _FIXED: dict[str, tuple[Any, int]] = {
     "info_crc": ("<u4", 32),
 }
 _CHANGING: dict[str, tuple[Any, int]] = {
-    "numbering": (("<u8", 3), 64),  # next seq, epoch, frames missed by the camera: written by the camera thread
+    "numbering": (
+        ("<u8", 3),
+        64,
+    ),  # next seq, epoch, frames missed by the camera: written by the camera thread
     "confirmed": ("<u8", 96),  # the sink has confirmed every outcome below this number
-    "running_ns": ("<u8", 104),  # the camera's start in monotonic time, which all processes of the host share
+    "running_ns": (
+        "<u8",
+        104,
+    ),  # the camera's start in monotonic time, which all processes of the host share
     "written_slots": ("<u8", 112),
     "is_ending": ("<u4", 128),
     "reason": ("S252", 132),
 }
 _HEAD = np.dtype(cast(Any, {**_FIXED, **_CHANGING}))
 _INFO_AT = 512
-_SLOT = struct.Struct("<IIQIIQQ")  # state, CRC of the rest, seq, header length, number of payloads, their lengths
+_SLOT = struct.Struct(
+    "<IIQIIQQ"
+)  # state, CRC of the rest, seq, header length, number of payloads, their lengths
 _STATE = struct.Struct("<I")
 # States of a slot: empty; a snapshot; a delivered snapshot whose raw counts are not yet confirmed.
 _FREE, _HELD, _DELIVERED = 0, 0x48454C44, 0x44454C56
@@ -73,10 +83,11 @@ _MAX_OPEN = 1 << 24
 class RecoveredState:
     """State recovered from the spool of a crashed acquire node.
 
-    ``next_seq`` is the first unused number; the sink has confirmed every outcome below ``confirmed``; ``running_ns``
-    is the monotonic time of the camera's first start, 0 if it was not started; ``ending`` is the end reason of a series
-    that was ending, otherwise ``""``; of ``delivered`` snapshots only the raw counts were unconfirmed;
-    ``corrupt_slots`` counts slots without a readable snapshot.
+    ``next_seq`` is the first unused number; the sink has confirmed every outcome below
+    ``confirmed``; ``running_ns`` is the monotonic time of the camera's first start, 0 if it was not
+    started; ``ending`` is the end reason of a series that was ending, otherwise ``""``; of
+    ``delivered`` snapshots only the raw counts were unconfirmed; ``corrupt_slots`` counts slots
+    without a readable snapshot.
     """
 
     info: SeriesInfo
@@ -92,13 +103,19 @@ class RecoveredState:
 
     @property
     def lost(self) -> Iterator[int]:
-        """Numbers whose outcome may be unknown to the sink and whose snapshots cannot be recovered."""
+        """Numbers whose outcome may be unknown to the sink and whose snapshots cannot
+        be recovered.
+        """
         here = {snapshot.id.seq for snapshot in self.snapshots} - self.delivered
         return (seq for seq in range(self.confirmed, self.next_seq) if seq not in here)
 
 
-def spool_path(folder: Path | None, rig: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the spool file of a rig, in the rig's or the supervisor's folder; None without a folder."""
+def spool_path(
+    folder: Path | None, rig: str, environment: Mapping[str, str] = os.environ
+) -> Path | None:
+    """Return the spool file of a rig, in the rig's or the supervisor's folder; None without a
+    folder.
+    """
     place = folder or environment.get(SPOOL_VARIABLE)
     return private_folder(Path(place)) / f"{rig}.spool" if place else None
 
@@ -106,21 +123,23 @@ def spool_path(folder: Path | None, rig: str, environment: Mapping[str, str] = o
 def done_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the marker file of a completed acquire node; None without a supervisor.
 
-    It is created just before the spool of the last series is deleted. The supervisor does not restart a node that is
-    killed after that: it would start an unrequested series.
+    It is created just before the spool of the last series is deleted. The supervisor does not
+    restart a node that is killed after that: it would start an unrequested series.
     """
     place = environment.get(SPOOL_VARIABLE) if PARENT_VARIABLE in environment else None
     return Path(place) / "done" if place else None
 
 
 class Spool:
-    """The snapshots of a rig that are not yet acknowledged, across its series and the restarts of its acquire node.
+    """The snapshots of a rig that are not yet acknowledged, across its series and the restarts of
+    its acquire node.
 
-    It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and `number`, the node's loop
-    the rest. The file is locked while it is open; one that is unreadable, e.g. of another release, is quarantined.
+    It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and
+    `number`, the node's loop the rest. The file is locked while it is open; one that is unreadable,
+    e.g. of another release, is quarantined.
 
-    Raises `StorageError` if another acquire node has the spool open, or the folder named by the rig is unusable. An
-    unusable folder of the supervisor only disables the spool.
+    Raises `StorageError` if another acquire node has the spool open, or the folder named by the rig
+    is unusable. An unusable folder of the supervisor only disables the spool.
     """
 
     def __init__(self, folder: Path | None, rig: str) -> None:
@@ -159,11 +178,12 @@ class Spool:
         self._confirmed = IntervalSet()
 
     def begin(self, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> SeriesInfo:
-        """Return the series to run: the recovered one if it matches the camera and calibration, otherwise ``info``.
+        """Return the series to run: the recovered one if it matches the camera and calibration,
+        otherwise ``info``.
 
-        A spool with other masks or another format is quarantined and named in the log: it is the only copy of its
-        snapshots. ``truth`` if snapshots come with ground truth; ``limit_bytes`` for all together sets the number of
-        slots at one byte per pixel.
+        A spool with other masks or another format is quarantined and named in the log: it is the
+        only copy of its snapshots. ``truth`` if snapshots come with ground truth; ``limit_bytes``
+        for all together sets the number of slots at one byte per pixel.
         """
         if self._path is None:
             return info
@@ -172,8 +192,15 @@ class Spool:
             self._first_confirmed = state.confirmed
             self._head["numbering"][1] = state.epoch + 1
             log.warning(
-                "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
-                *(state.info.series, state.next_seq, state.epoch + 1, len(state.snapshots), state.corrupt_slots),
+                "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
+                "corrupt",
+                *(
+                    state.info.series,
+                    state.next_seq,
+                    state.epoch + 1,
+                    len(state.snapshots),
+                    state.corrupt_slots,
+                ),
             )
             return state.info
         if state is not None:
@@ -188,7 +215,9 @@ class Spool:
             # The user did not configure this folder: run without a spool rather than not at all.
             with contextlib.suppress(OSError):
                 self._path.unlink()
-            log.warning("spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error)
+            log.warning(
+                "spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error
+            )
         return info
 
     def _create(self, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> None:
@@ -197,17 +226,21 @@ class Spool:
         pixels = info.height_px * info.width_px
         slots = min(_MAX_SLOTS, 1 + max(1, limit_bytes // pixels))
         # Header, counts and ground truth with up to 4 bytes per pixel.
-        slot_bytes = _pages(_SLOT.size + _MAX_HEADER + 4 * pixels * (1 + (info.n_frames if truth else 0)))
+        slot_bytes = _pages(
+            _SLOT.size + _MAX_HEADER + 4 * pixels * (1 + (info.n_frames if truth else 0))
+        )
         head = np.zeros((), _HEAD)
         begin = _pages(_INFO_AT + len(series))
         fixed = (_MAGIC, _VERSION, slots, slot_bytes, begin, len(series), zlib.crc32(series))
         for name, value in zip(_FIXED, fixed, strict=True):
             head[name] = value
-        # Written aside and renamed: a crash while creating must not leave a half-written spool under the real name.
+        # Written aside and renamed: a crash while creating must not leave a half-written spool
+        # under the real name.
         new = path.with_suffix(".new")
         with _opened(path, new, os.O_RDWR | os.O_CREAT | os.O_EXCL) as number:
             os.ftruncate(number, begin + slots * slot_bytes)  # sparse
-            # Reserve the header now: on a full memory file system a later write through the mapping would raise SIGBUS.
+            # Reserve the header now: on a full memory file system a later write through the mapping
+            # would raise SIGBUS.
             os.posix_fallocate(number, 0, begin)
             os.pwrite(number, head.tobytes(), 0)
             os.pwrite(number, series, _INFO_AT)
@@ -217,8 +250,12 @@ class Spool:
     # --- camera thread
 
     def keep(self, snapshot: Snapshot, missed: int) -> bool:
-        """Copy a snapshot into a slot and use up its number; False, counted, if there is no room."""
-        parts = [np.frombuffer(part, np.uint8) for part in encode(snapshot)[1:]] if self.slots else []
+        """Copy a snapshot into a slot and use up its number; False, counted,
+        if there is no room.
+        """
+        parts = (
+            [np.frombuffer(part, np.uint8) for part in encode(snapshot)[1:]] if self.slots else []
+        )
         slot = self._take_slot(_SLOT.size + sum(part.nbytes for part in parts)) if parts else None
         if slot is not None:
             self._used[snapshot.id.seq] = slot
@@ -262,13 +299,18 @@ class Spool:
         self._head["is_ending"] = 1
 
     def progressed(self) -> None:
-        """Show a supervisor that is waiting for the end of the series that the sink still confirms."""
+        """Show a supervisor that is waiting for the end of the series that the sink
+        still confirms.
+        """
         if self._path is not None:
             with contextlib.suppress(OSError):
                 os.utime(self._path)
 
     def close(self, *, over: bool, last: bool = False) -> None:
-        """Close the file; delete it if the series is ``over``. ``last``: no further series is requested."""
+        """Close the file; delete it if the series is ``over``.
+
+        ``last``: no further series is requested.
+        """
         if over and last and self._done is not None:
             with contextlib.suppress(OSError):
                 self._done.touch()
@@ -315,12 +357,16 @@ class Spool:
     def _warn(self, why: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("spool %s is full (%s): further snapshots would be lost if this node crashed", self._path, why)
+            log.warning(
+                "spool %s is full (%s): further snapshots would be lost if this node crashed",
+                self._path,
+                why,
+            )
 
     def _write(self, at: int, seq: int, parts: list[Array]) -> None:
         """Write the header and payloads of a snapshot to a free slot."""
-        # Bytes first, checksum in the prefix, state last: a crash at any point leaves either a valid slot or a free
-        # one.
+        # Bytes first, checksum in the prefix, state last: a crash at any point leaves either a
+        # valid slot or a free one.
         header_bytes, *sizes = (part.nbytes for part in parts)
         padded = sizes + [0] * (_MAX_PAYLOADS - len(sizes))
         fields = _SLOT.pack(_FREE, 0, seq, header_bytes, len(sizes), *padded)[8:]
@@ -338,7 +384,8 @@ class Spool:
         prefix = self._map[at : at + _SLOT.size]
         _, crc, seq, header_bytes, n_payloads, *sizes = _SLOT.unpack(prefix)
         del sizes[n_payloads:]
-        # Sizes are checked before the checksum, which would read beyond the slot if they are damaged.
+        # Sizes are checked before the checksum, which would read beyond the slot if they are
+        # damaged.
         fits = _SLOT.size + header_bytes + sum(sizes) <= self._slot_bytes
         if n_payloads > _MAX_PAYLOADS or header_bytes > _MAX_HEADER or not fits:
             return None
@@ -358,13 +405,23 @@ class Spool:
         return snapshot if (snapshot.id.series, snapshot.id.seq) == (series, seq) else None
 
     def _recover(self, info: SeriesInfo) -> RecoveredState:
-        """Return the state that the file has; occupy its slots. Raises ValueError if it is damaged."""
+        """Return the state that the file has; occupy its slots.
+
+        Raises ValueError if it is damaged.
+        """
         head = self._head
         next_seq, epoch, missed = head["numbering"].tolist()
         confirmed = int(head["confirmed"])
-        if not 0 <= next_seq - confirmed <= _MAX_OPEN or max(next_seq, missed) >= 1 << 48 or epoch >= 1 << 31:
-            raise ValueError(f"its numbers are damaged: next {next_seq}, confirmed {confirmed}, epoch {epoch}")
-        # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
+        if (
+            not 0 <= next_seq - confirmed <= _MAX_OPEN
+            or max(next_seq, missed) >= 1 << 48
+            or epoch >= 1 << 31
+        ):
+            raise ValueError(
+                f"its numbers are damaged: next {next_seq}, confirmed {confirmed}, epoch {epoch}"
+            )
+        # Slots fill from the lowest, so slots beyond have never been written; reading them would
+        # allocate pages.
         head["written_slots"] = written = min(int(head["written_slots"]), self.slots)
         recovered: dict[int, Snapshot] = {}
         delivered: set[int] = set()
@@ -397,7 +454,10 @@ class Spool:
 
 @contextlib.contextmanager
 def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
-    """Open and lock the file of the spool ``path``; close it again after an error. Raises StorageError."""
+    """Open and lock the file of the spool ``path``; close it again after an error.
+
+    Raises StorageError.
+    """
     try:
         if flags & os.O_CREAT:
             make_private_folder(path.parent)
@@ -421,16 +481,22 @@ def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
         raise StorageError(
             f"Cannot use the spool {path}",
             got=error.strerror,
-            hint="Name a folder on a memory file system in [policy] spool that this user can write to.",
+            hint="Name a folder on a memory file system in [policy] spool that this user can "
+            "write to.",
         ) from None
 
 
 def _read_head(number: int) -> tuple[int, int, SeriesInfo]:
-    """Return the offset and the number of the slots, and the series. Raises ValueError or WireError."""
+    """Return the offset and the number of the slots, and the series.
+
+    Raises ValueError or WireError.
+    """
     content = os.pread(number, _HEAD.itemsize, 0)
     if len(content) < _HEAD.itemsize or not content.startswith(_MAGIC):
         raise ValueError("not a spool file")
-    _, version, slots, slot_bytes, begin, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[0].item()
+    _, version, slots, slot_bytes, begin, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[
+        0
+    ].item()
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     series = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
@@ -456,7 +522,15 @@ def _quarantine(path: Path, why: str) -> None:
 
 def _mismatch(recovered: SeriesInfo, now: SeriesInfo) -> str:
     """Return why a series cannot be resumed, ``""`` if it can."""
-    for name in ("height_px", "width_px", "pixel_format", "n_frames", "calibration_hash", "bayer", "policy"):
+    for name in (
+        "height_px",
+        "width_px",
+        "pixel_format",
+        "n_frames",
+        "calibration_hash",
+        "bayer",
+        "policy",
+    ):
         before, after = getattr(recovered, name), getattr(now, name)
         if before != after:
             return f"{name} changed from {before} to {after}"

@@ -51,7 +51,9 @@ class AcquireReport:
         return self.dispatcher.wire_errors + self.link.connection.wire_errors
 
     def must_progress(self, phase: AcquirePhase) -> bool:
-        """Return whether progress is due: frames from a free-running camera or, when draining, results."""
+        """Return whether progress is due: frames from a free-running camera or, when draining,
+        results.
+        """
         if phase is AcquirePhase.RUNNING:
             period_ns = self.dispatcher.period_ns
             # A triggered camera may deliver nothing for any time, a slow one rarely.
@@ -59,7 +61,9 @@ class AcquireReport:
         return phase is AcquirePhase.DRAINING and self.dispatcher.ready_nodes > 0
 
     def not_ready(self, phase: AcquirePhase, sink: str) -> str:
-        """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
+        """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's
+        address.
+        """
         if phase is AcquirePhase.STANDBY:
             return "waiting for a request to start a series, or for the camera of the last one"
         if self.reader.lost:
@@ -70,10 +74,18 @@ class AcquireReport:
             return f"no answer from the sink at {sink}"
         if not self.dispatcher.ready_nodes:
             return "no reconstruct node is ready"
-        return "" if phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING} else f"the series is over: {phase}"
+        return (
+            ""
+            if phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING}
+            else f"the series is over: {phase}"
+        )
 
-    def status(self, phase: AcquirePhase, series: str, health_url: str) -> dict[str, int | float | str]:
-        """Return every metric of the node, for the live page and for the node's own health server."""
+    def status(
+        self, phase: AcquirePhase, series: str, health_url: str
+    ) -> dict[str, int | float | str]:
+        """Return every metric of the node, for the live page and for the node's own
+        health server.
+        """
         return {
             "phase": phase.value,
             "series": series,
@@ -94,11 +106,18 @@ class AcquireReport:
         }
 
     def metrics(self, status: Mapping[str, int | float | str]) -> dict[str, Value]:
-        """Return the metrics of the node, of which most are in its `status`; see `sci_stream.health.metrics`."""
+        """Return the metrics of the node, of which most are in its `status`; see
+        `sci_stream.health.metrics`.
+        """
         figures = {name: value for name, value in status.items() if not isinstance(value, str)}
         return {
-            **{name: figures[name] for name in ("acquired", "held", "resent", "reconstruct_nodes", "redelivered")},
-            "camera_events": {"missed": 0, "incomplete": 0, "lost": 0} | self.reader.counts | self.reader.driver_counts,
+            **{
+                name: figures[name]
+                for name in ("acquired", "held", "resent", "reconstruct_nodes", "redelivered")
+            },
+            "camera_events": {"missed": 0, "incomplete": 0, "lost": 0}
+            | self.reader.counts
+            | self.reader.driver_counts,
             "camera_epoch": figures["epoch"],
             "ring_bytes": self.budget.used_bytes,
             "unconfirmed": figures["unsafe"],

@@ -12,7 +12,8 @@ from sci_stream.model import Array, CameraFrame
 _MAX_PERIODS = 32
 # Fewer periods give no median to compare with; more than are kept would lag behind a changed rate.
 _PERIODS_NEEDED = 8
-# Noise makes two frames differ in nearly every pixel: a sample finds a repeated one as surely as the whole frame.
+# Noise makes two frames differ in nearly every pixel: a sample finds a repeated one as surely as
+# the whole frame.
 _SAMPLES = 4096
 # Jitter stays within these limits; a missed trigger doubles the period.
 _SHORT, _LONG = 0.6, 1.5
@@ -22,11 +23,11 @@ _REGULAR = 0.1
 class TriggerMonitor:
     """Compare each frame with the previous one of the same epoch.
 
-    ``identical``: the same counts in every pixel, impossible for a noisy sensor: a buffer was delivered twice.
-    ``trigger_missed``: periods without an exposure that no gap in the frame ids explains, as when the camera was not
-    ready for a trigger. ``trigger_early``: exposures after less than 0.6 of the usual period, as from a bouncing
-    trigger line. The usual period is the median of the last ones; without camera timestamps only ``identical`` is
-    detected.
+    ``identical``: the same counts in every pixel, impossible for a noisy sensor: a buffer was
+    delivered twice. ``trigger_missed``: periods without an exposure that no gap in the frame ids
+    explains, as when the camera was not ready for a trigger. ``trigger_early``: exposures after
+    less than 0.6 of the usual period, as from a bouncing trigger line. The usual period is the
+    median of the last ones; without camera timestamps only ``identical`` is detected.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,11 @@ class TriggerMonitor:
         step = max(1, frame.counts.size // _SAMPLES)
         # Copy only a sample, so that the frame's memory can be released.
         sampled = frame.counts.reshape(-1)[::step].copy()
-        if self._sampled is not None and _has_structure(sampled) and np.array_equal(sampled, self._sampled):
+        if (
+            self._sampled is not None
+            and _has_structure(sampled)
+            and np.array_equal(sampled, self._sampled)
+        ):
             self.counts["identical"] += 1
         self._see_time(self._before_ns, frame.camera_time_ns, missed)
         self._sampled, self._before_ns = sampled, frame.camera_time_ns

@@ -30,11 +30,15 @@ from sci_stream.wire.messages import Heartbeat
 _MAX_SUMMARY_BYTES = 256 << 20
 
 
-def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
+def run_rig(
+    path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool
+) -> int:
     """Run a rig's nodes on this machine until they end; return the exit status."""
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
-    make_coded_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
+    make_coded_camera(
+        rig
+    )  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
     console = Console(file=lossy(sys.stderr), stderr=True)
 
@@ -45,7 +49,14 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     with stop_on_signals() as stop, RunFolder.in_memory() as scratch:
         account = _writable(summary) if summary is not None else scratch.path / "summary.json"
         supervisor = Supervisor(
-            rig, path, stop, report, snapshots=snapshots, duration_s=duration_s, summary=account, verbose=verbose
+            rig,
+            path,
+            stop,
+            report,
+            snapshots=snapshots,
+            duration_s=duration_s,
+            summary=account,
+            verbose=verbose,
         )
         line = StatusLine(rig, console, total=snapshots)
         line.start()
@@ -89,7 +100,9 @@ def _writable(summary: Path) -> Path:
         summary.unlink()
     except OSError as error:
         raise ConfigError(
-            f"Cannot write --summary {summary}", got=error.strerror, hint="Name a file in a folder that exists."
+            f"Cannot write --summary {summary}",
+            got=error.strerror,
+            hint="Name a file in a folder that exists.",
         ) from None
     return summary.resolve()
 
@@ -102,14 +115,18 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield _account(ledger)
     figures = []
     if summary["psnr_db"]:
-        figures.append(f"PSNR {summary['psnr_db']['mean']:.2f} dB (lowest {summary['psnr_db']['min']:.2f})")
+        figures.append(
+            f"PSNR {summary['psnr_db']['mean']:.2f} dB (lowest {summary['psnr_db']['min']:.2f})"
+        )
     if summary["iterations"]["mean"] is not None:
         figures.append(f"{summary['iterations']['mean']:.1f} iterations")
     if "total" in summary["latency_ms"]:
         total = summary["latency_ms"]["total"]
         figures.append(f"camera to sink {total['p50']:.0f} ms (p99 {total['p99']:.0f})")
     if summary["restarts"]:
-        figures.append(f"{summary['restarts']} node restarts, {ledger['redelivered']} snapshots redelivered")
+        figures.append(
+            f"{summary['restarts']} node restarts, {ledger['redelivered']} snapshots redelivered"
+        )
     if figures:
         yield " · ".join(figures)
     recording = summary["recording"]
@@ -121,13 +138,17 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _account(ledger: LedgerCounts) -> str:
     """Return the ledger of a series in a line."""
-    missing = f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
+    missing = (
+        f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
+    )
     closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
     return f"{ledger['acquired']} acquired = {outcomes_in_words(ledger)}: {closes}"
 
 
 class StatusLine:
-    """A status line updated from the sink's reports; only the address of the page without a terminal."""
+    """A status line updated from the sink's reports; only the address of the page without a
+    terminal.
+    """
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
@@ -164,7 +185,9 @@ class StatusLine:
             return
         self._announced = True
         if logs_json():
-            self._console.print(as_line("run", f"live page: {url}"), highlight=False, markup=False, soft_wrap=True)
+            self._console.print(
+                as_line("run", f"live page: {url}"), highlight=False, markup=False, soft_wrap=True
+            )
         else:
             self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
         if self._rig.preview.open_browser:
@@ -173,7 +196,11 @@ class StatusLine:
     def _words(self, report: Heartbeat) -> str:
         status = report.status
         if "ledger.acquired" not in status:
-            return self._text if status.get("state") == "ended" else "waiting for the camera and a reconstruct node …"
+            return (
+                self._text
+                if status.get("state") == "ended"
+                else "waiting for the camera and a reconstruct node …"
+            )
         of = f"/{self._total}" if self._total else ""
         parts = [
             f"acquired {status['ledger.acquired']}{of}",

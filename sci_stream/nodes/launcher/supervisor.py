@@ -19,8 +19,19 @@ from pathlib import Path
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError, LedgerError
 from sci_stream.nodes.acquire.spool import done_path, spool_path
-from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, PARENT_VARIABLE, SPOOL_VARIABLE, StopRequest, usable_cores
-from sci_stream.nodes.runtime.runtime_folder import FROZEN_VARIABLE, RunFolder, folders_left_behind, freeze
+from sci_stream.nodes.runtime.process import (
+    CLOSE_VARIABLE,
+    PARENT_VARIABLE,
+    SPOOL_VARIABLE,
+    StopRequest,
+    usable_cores,
+)
+from sci_stream.nodes.runtime.runtime_folder import (
+    FROZEN_VARIABLE,
+    RunFolder,
+    folders_left_behind,
+    freeze,
+)
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -29,9 +40,9 @@ _POLL_S = 0.05
 # A killed node is back at once; one that fails at its start must not take the cores by restarting.
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 5.0
-# Crashes in a row after which a node is given up, each within _SETTLED_S of its start: by its own fault, or killed from
-# outside (SIGKILL), as for lack of memory, which may pass. A limit by time alone is never reached: backoff and start
-# take longer than it allows.
+# Crashes in a row after which a node is given up, each within _SETTLED_S of its start: by its own
+# fault, or killed from outside (SIGKILL), as for lack of memory, which may pass. A limit by time
+# alone is never reached: backoff and start take longer than it allows.
 _MAX_CRASHES = 10
 _MAX_KILLS = 100
 _SETTLED_S = 60.0
@@ -72,10 +83,12 @@ class _Child:
 class Supervisor:
     """Supervises a rig's nodes.
 
-    The run is over when the acquire node ends. A crashed node is restarted, with backoff. A node that exits because its
-    input is wrong, or at its first start because something is missing, is not restarted: the run ends with its status.
+    The run is over when the acquire node ends. A crashed node is restarted, with backoff. A node
+    that exits because its input is wrong, or at its first start because something is missing, is
+    not restarted: the run ends with its status.
 
-    ``report`` receives each line of output of a node; ``program`` is the command of each, before its arguments.
+    ``report`` receives each line of output of a node; ``program`` is the command of each, before
+    its arguments.
     """
 
     def __init__(
@@ -117,7 +130,11 @@ class Supervisor:
         self._sink = _Child("sink", sink, dict(movers))
         self._acquire = _Child("acquire", acquire, dict(movers))
         self._workers = [
-            _Child(f"reconstruct-{index}", [*command, "reconstruct", str(rig_path), "--index", str(index)], solvers)
+            _Child(
+                f"reconstruct-{index}",
+                [*command, "reconstruct", str(rig_path), "--index", str(index)],
+                solvers,
+            )
             for index in range(nodes)
         ]
         self._status = 0
@@ -141,7 +158,9 @@ class Supervisor:
         return [self._sink, *self._workers, self._acquire]
 
     def run(self) -> int:
-        """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""
+        """Run to the end; return the exit status: 0 if every node succeeded and the
+        ledger closed.
+        """
         self._remove_leftovers()
         try:
             for child in self._children:
@@ -149,9 +168,13 @@ class Supervisor:
             while not self._over():
                 self._stop.wait(_POLL_S)
                 if self._stop:
-                    self._report("draining: finishing the snapshots in flight; a second Ctrl-C stops immediately")
+                    self._report(
+                        "draining: finishing the snapshots in flight; a second Ctrl-C stops "
+                        "immediately"
+                    )
                     break
-            # In the order of the data: the acquire node drains through the workers, and both report to the sink.
+            # In the order of the data: the acquire node drains through the workers, and both report
+            # to the sink.
             if not self._acquire.over:
                 self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
             for child in (*self._workers, self._sink):
@@ -178,7 +201,8 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         child.starts += 1
-        # A sink that finds no folder would bind its TCP address alone, and the nodes would wait at the local socket.
+        # A sink that finds no folder would bind its TCP address alone, and the nodes would wait at
+        # the local socket.
         self._folder.restore()
         child.started_s = time.monotonic()
         # A session of its own: Ctrl-C reaches only this process, which stops the nodes in order.
@@ -204,11 +228,14 @@ class Supervisor:
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
         """Handle a node that ended by itself; return whether that ends the run."""
         child.process = None
-        # The acquire node ends the run by itself; killed by a signal after its last series, it only failed to say so.
+        # The acquire node ends the run by itself; killed by a signal after its last series, it only
+        # failed to say so.
         if child is self._acquire and (status >= 0 or self._all_done):
             self._fail_with(max(0, status))
             return True
-        if status == InputError.exit_status or (status == EnvironmentFault.exit_status and child.starts == 1):
+        if status == InputError.exit_status or (
+            status == EnvironmentFault.exit_status and child.starts == 1
+        ):
             # It has logged the reason, which a restart would not change.
             self._fail_with(status)
             self._report(f"{child.name} cannot run (exit status {status}): stopping")
@@ -240,13 +267,17 @@ class Supervisor:
         return done is not None and done.exists() and not (spool is not None and spool.exists())
 
     def _remove_leftovers(self) -> None:
-        """Delete what killed runs left behind; name what holds snapshots that exist nowhere else."""
+        """Delete what killed runs left behind; name what holds snapshots that exist
+        nowhere else.
+        """
         for folder in folders_left_behind(self._folder.path.parent):
             if spools := _spools(folder):
                 size = sum(file.stat().st_blocks * 512 for file in spools) >> 20
                 self._report(
-                    f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of memory): to resume "
-                    f'its series, run its rig with [policy] spool = "{folder}"; to give them up: rm -r {folder}'
+                    f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of "
+                    "memory): to resume "
+                    f'its series, run its rig with [policy] spool = "{folder}"; to give them up: '
+                    f"rm -r {folder}"
                 )
             else:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -256,7 +287,10 @@ class Supervisor:
         folder = self._folder.path
         if spools := _spools(folder):
             place = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
-            for file in (*spools, *folder.glob("*.ledger")):  # the spools, and the sink's ledger of the series
+            for file in (
+                *spools,
+                *folder.glob("*.ledger"),
+            ):  # the spools, and the sink's ledger of the series
                 file.rename(place / file.name)
             self._report(f"undelivered snapshots are kept in {place}")
             if any(file.suffix == ".spool" for file in spools):
@@ -265,7 +299,8 @@ class Supervisor:
         self._folder.delete()
 
     def _end_acquire(self, grace_s: float) -> None:
-        """Make the acquire node end its series, within ``grace_s`` of its last progress; it needs the others.
+        """Make the acquire node end its series, within ``grace_s`` of its last progress; it needs
+        the others.
 
         If it is down or crashes meanwhile, it is restarted only to close the open series.
         """
@@ -277,8 +312,8 @@ class Supervisor:
         while time.monotonic() < deadline_s:
             if spool is not None and (last := _changed_s(spool)) > progress:
                 progress, deadline_s = last, time.monotonic() + grace_s
-            # A node that is being restarted may hold the only trace of snapshots in flight: its series has to be
-            # closed.
+            # A node that is being restarted may hold the only trace of snapshots in flight: its
+            # series has to be closed.
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
                 # Down, or still loading and without a signal handler.
                 child.process = None
@@ -337,5 +372,7 @@ def _changed_s(path: Path) -> float:
 
 
 def _spools(folder: Path) -> list[Path]:
-    """Return the files with snapshots that exist nowhere else: spools, and those that could not be resumed."""
+    """Return the files with snapshots that exist nowhere else: spools, and those that could not be
+    resumed.
+    """
     return [*folder.glob("*.spool"), *folder.glob("*.aside")]

@@ -1,4 +1,6 @@
-"""Calibration monitoring in a reconstruct node: check, warn and, if permitted, correct the masks."""
+"""Calibration monitoring in a reconstruct node: check, warn and, if permitted,
+correct the masks.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class CalibrationWatch:
         self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
         if self._unmeasured > _MAX_UNMEASURED:
             log.warning(
-                "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior fills them in",
+                "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior "
+                "fills them in",
                 100 * self._unmeasured,
             )
         self._health: CalibrationHealth | None = None
@@ -63,15 +66,22 @@ class CalibrationWatch:
         self._corrections: Value = 0
         self._placed: tuple[Value, ...] = ()
         self.first_mask: int | None = None
-        """First mask of the last exposure, if a modulator's state came with it and the video shows it."""
+        """First mask of the last exposure, if a modulator's state came with it and the video shows
+        it."""
 
     def _new_monitor(self) -> CalibrationMonitor | None:
         every, engine = self._section.health_every, self.engine
         correct = self._section.correct_shift
-        return CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct) if every else None
+        return (
+            CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct)
+            if every
+            else None
+        )
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Measure the masks with a snapshot, and correct them: before it is solved, else in `check`."""
+        """Measure the masks with a snapshot, and correct them: before it is solved, else in
+        `check`.
+        """
         if self._monitor is None:
             return
         before = self._monitor.correction
@@ -110,7 +120,9 @@ class CalibrationWatch:
             health = dataclasses.replace(
                 health,
                 stuck_pixels=0 if self.engine.left_out is None else int(self.engine.left_out.sum()),
-                defects="\n".join(f"{defect.name}: {defect.text_for_rig}" for defect in self._defects),
+                defects="\n".join(
+                    f"{defect.name}: {defect.text_for_rig}" for defect in self._defects
+                ),
             )
             self._health = health
             self._warn(health)
@@ -134,7 +146,9 @@ class CalibrationWatch:
         self._placed = placed
 
     def evidence(self, snapshot: Snapshot, health: CalibrationHealth | None) -> dict[str, Value]:
-        """Return the evidence of a checked snapshot about the modulator, for its corrections; empty without one."""
+        """Return the evidence of a checked snapshot about the modulator, for its corrections; empty
+        without one.
+        """
         if CORRECTIONS not in snapshot.chunks:
             return {}
         known: dict[str, Value] = {name: snapshot.chunks[name] for name in (CORRECTIONS, STATE)}
@@ -144,7 +158,8 @@ class CalibrationWatch:
             known |= {MOVED_X: health.shift_x_px, MOVED_Y: health.shift_y_px}
         masks = () if self._monitor is None else self._monitor.correction.masks
         if health is not None and len(masks) > 1:
-            # A late exposure takes light from the first mask and none from the last; an early one the other way round.
+            # A late exposure takes light from the first mask and none from the last; an early one
+            # the other way round.
             known[LATE] = max(-1.0, min((masks[-1].gain - masks[0].gain), 1.0))
         return known
 
@@ -155,7 +170,9 @@ class CalibrationWatch:
         return known or (self._health is not None and is_withheld(self._health))
 
     def status(self) -> dict[str, int | float | str]:
-        """Return the number of unmeasured pixels and the last calibration health, for the node's status."""
+        """Return the number of unmeasured pixels and the last calibration health, for the node's
+        status.
+        """
         if self._monitor is None:
             return {}
         health = self._health

@@ -1,4 +1,6 @@
-"""The reconstruct node: receives snapshots, returns video; calibration and network stay on its device."""
+"""The reconstruct node: receives snapshots, returns video; calibration and network stay on its
+device.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from sci_stream.parameters import Value as ParameterValue
 from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Control, Done, Hello, Message
+from sci_stream.wire.messages import (
+    CalibrationMissing,
+    CalibrationRequest,
+    Control,
+    Done,
+    Hello,
+    Message,
+)
 
 if TYPE_CHECKING:
     from sci_stream.health.metrics import Value
@@ -40,12 +49,16 @@ Identity = tuple[str, int]
 
 
 class ReconstructNode:
-    """Receive snapshots on credit, reconstruct them one by one, and report each done once the sink has accepted it.
+    """Receive snapshots on credit, reconstruct them one by one, and report each done once the sink
+    has accepted it.
 
-    The calling thread serves the sockets while another one computes, so heartbeats continue during a long solve.
+    The calling thread serves the sockets while another one computes, so heartbeats continue during
+    a long solve.
     """
 
-    def __init__(self, rig: Rig, solver: SolverThread, stop: StopRequest, *, index: int = 0) -> None:
+    def __init__(
+        self, rig: Rig, solver: SolverThread, stop: StopRequest, *, index: int = 0
+    ) -> None:
         self._rig = rig
         self._stop = stop
         self._network = NodeNetwork(rig, stop)
@@ -60,9 +73,13 @@ class ReconstructNode:
         self._health = HealthReporter(rig, "reconstruct", index)
         self._dispatch = self._network.connect("acquire", self._hello)
         self._link = SinkClient(self._network.connect("sink", self._hello))
-        self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
+        self._controls = ControlHandler(
+            self._hello.node, self._link.connection.send, self._solver.change
+        )
         self._evidence: dict[Identity, Mapping[str, ParameterValue]] = {}
-        self._held: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
+        self._held: dict[
+            Identity, int
+        ] = {}  # the snapshots held, with the time of their receipt, ns
         self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
         self._recently_done: deque[Identity] = deque(maxlen=_MAX_RECENT)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
@@ -77,8 +94,11 @@ class ReconstructNode:
         self._solver.start(self._network.wakeup.wake)
         leave_s: float | None = None
         try:
-            # After a stop request, held snapshots are worth finishing only while the acquire node is there.
-            while leave_s is None or (self._held and self._dispatch.connected and time.monotonic() < leave_s):
+            # After a stop request, held snapshots are worth finishing only while the acquire node
+            # is there.
+            while leave_s is None or (
+                self._held and self._dispatch.connected and time.monotonic() < leave_s
+            ):
                 self._step(now_s := self._network.wait())
                 # Both may be silent for some heartbeats, as on a busy machine, and still drain.
                 seen_s = now_s if any(c.connected for c in connections) else seen_s
@@ -98,8 +118,10 @@ class ReconstructNode:
     def _step(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
         if PeerEvent.NEW in events:
-            # Another acquire process: it does not know the snapshots held here and will resend them.
-            # Snapshots that wait for a calibration would never get one: drop them, they will be resent.
+            # Another acquire process: it does not know the snapshots held here and will resend
+            # them.
+            # Snapshots that wait for a calibration would never get one: drop them, they will be
+            # resent.
             for snapshot in itertools.chain.from_iterable(self._awaiting_calibration.values()):
                 self._held.pop((snapshot.id.series, snapshot.id.seq), None)
             self._awaiting_calibration.clear()
@@ -153,13 +175,16 @@ class ReconstructNode:
         self._link.connection.status = {**status, **declared(self._solver.parameters())}
         wire_errors = self._dispatch.wire_errors + self._link.connection.wire_errors
         # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
-        progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
+        progress = (
+            int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
+        )
         self._health.report(
             self._not_ready(),
             {**status, **self._link.connection.clock.status()},
             reconstruct_metrics(status, wire_errors),
             progress=progress,
-            idle=self._solver.prepares or len(self._link.outbox) >= len(self._held),  # it waits for the sink
+            idle=self._solver.prepares
+            or len(self._link.outbox) >= len(self._held),  # it waits for the sink
         )
 
     def _not_ready(self) -> str:
@@ -179,13 +204,16 @@ class ReconstructNode:
                 self._begin(message)
             case CalibrationMissing():
                 for snapshot in self._awaiting_calibration.pop(message.hash, ()):
-                    self._report_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
+                    self._report_failed(
+                        (snapshot.id.series, snapshot.id.seq), "calibration_missing"
+                    )
             case _:
                 log.warning("unexpected message from the acquire node: %s", type(message).__name__)
 
     def _begin(self, snapshot: Snapshot) -> None:
         identity = (snapshot.id.series, snapshot.id.seq)
-        # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of solving again.
+        # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of
+        # solving again.
         if identity in self._recently_done:
             self._return(identity, ok=True)
             return
@@ -203,8 +231,11 @@ class ReconstructNode:
     def _ready(self, ready: Ready) -> None:
         for snapshot in self._awaiting_calibration.pop(ready.calibration_hash, ()):
             self._solver.submit(snapshot)
-        freeze_gc()  # before the first snapshot: on a busy machine it takes longer than three heartbeats
-        self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
+        # before the first snapshot: on a busy machine it takes longer than three heartbeats
+        freeze_gc()
+        self._hello = dataclasses.replace(
+            self._hello, credit=self._rig.reconstruct.credit, device=ready.device
+        )
         if not self._stop:
             self._dispatch.handshake(self._hello)
             self._link.connection.handshake(self._hello)
@@ -246,7 +277,9 @@ class ReconstructNode:
         self._evidence[snapshot.id.series, snapshot.id.seq] = solved.evidence
         try:
             self._link.post(reconstruction, now_s)
-        except ValueError as error:  # a figure that is no number: of this snapshot, and of each node that solves it
+        except (
+            ValueError
+        ) as error:  # a figure that is no number: of this snapshot, and of each node that solves it
             self._failed(Failed(snapshot, error))
 
     def _failed(self, failed: Failed) -> None:
@@ -272,15 +305,26 @@ class ReconstructNode:
     def _return(self, identity: Identity, *, ok: bool, reason: str = "") -> None:
         """Return a snapshot to the acquire node."""
         evidence = self._evidence.pop(identity, {})
-        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=ok, reason=reason, masks=evidence))
+        self._dispatch.send(
+            Done(series=identity[0], seq=identity[1], ok=ok, reason=reason, masks=evidence)
+        )
 
 
-def reconstruct_metrics(status: Mapping[str, int | float | str], wire_errors: Counter[str]) -> dict[str, Value]:
+def reconstruct_metrics(
+    status: Mapping[str, int | float | str], wire_errors: Counter[str]
+) -> dict[str, Value]:
     """Return a reconstruct node's figures from its status report."""
     figures = {name: value for name, value in status.items() if not isinstance(value, str)}
-    memory = {name.removeprefix("memory_"): value for name, value in figures.items() if name.startswith("memory_")}
+    memory = {
+        name.removeprefix("memory_"): value
+        for name, value in figures.items()
+        if name.startswith("memory_")
+    }
     return {
-        **{name: figures[name] for name in ("reconstructed", "failed", "budget_limited", "in_hand", "resent")},
+        **{
+            name: figures[name]
+            for name in ("reconstructed", "failed", "budget_limited", "in_hand", "resent")
+        },
         "starts": {"warm": figures["warm"], "cold": figures["reconstructed"] - figures["warm"]},
         "solver_busy_seconds": figures.get("busy_s", 0.0),
         "device_utilisation": figures.get("utilisation", 0.0),

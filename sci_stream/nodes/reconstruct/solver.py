@@ -37,7 +37,9 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A snapshot that could not be reconstructed or, with None, an engine that could not be created."""
+    """A snapshot that could not be reconstructed or, with None, an engine that could not be
+    created.
+    """
 
     snapshot: Snapshot | None
     error: Exception
@@ -45,7 +47,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A parameter change took effect for the following snapshots or, with ``error``, changed nothing."""
+    """A parameter change took effect for the following snapshots or, with ``error``, changed
+    nothing.
+    """
 
     request: str
     error: SciStreamError | None = None

@@ -1,4 +1,6 @@
-"""The solver of a rig: its denoiser and settings, their record, and those that can be changed while a node runs."""
+"""The solver of a rig: its denoiser and settings, their record, and those that can be changed while
+a node runs.
+"""
 
 from __future__ import annotations
 
@@ -34,35 +36,48 @@ _LEFT_OPEN = tuple(
 
 
 def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior, SolverSettings]:
-    """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
+    """Return the denoiser on its device and the settings: the rig's, with device-dependent
+    defaults.
 
     A subclass of the section may have further fields of `SolverSettings`, as in experiments.
 
-    Raises `ConfigError`, `WeightsError` if the denoiser is unknown or its checkpoint missing or unusable.
+    Raises `ConfigError`, `WeightsError` if the denoiser is unknown or its checkpoint missing or
+    unusable.
     """
     weights = section.weights
     name = chosen_denoiser(section.denoiser, device, weights)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
-    from_rig = {name: value for name in names if (value := getattr(section, name, None)) is not None}
+    from_rig = {
+        name: value for name in names if (value := getattr(section, name, None)) is not None
+    }
     if "iterations" in from_rig and "min_iterations" not in from_rig:
         from_rig["min_iterations"] = min(settings.min_iterations, from_rig["iterations"])
     settings = dataclasses.replace(settings, **from_rig)
     if weights is not None and weights.suffix == ".mat":
         raise ConfigError(
             f"The weights {weights} are of MatConvNet",
-            hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat FILE.safetensors",
+            hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat "
+            "FILE.safetensors",
         )
     prior = named_prior(name, device, weights, Precision(section.precision))
     return prior, settings
 
 
-def suited(section: ReconstructSection, settings: SolverSettings, calibration: Calibration) -> SolverSettings:
+def suited(
+    section: ReconstructSection, settings: SolverSettings, calibration: Calibration
+) -> SolverSettings:
     """Return settings that suit the masks where the rig leaves the number of iterations open."""
-    return settings if section.iterations is not None else suited_to_masks(settings, calibration.fineness)
+    return (
+        settings
+        if section.iterations is not None
+        else suited_to_masks(settings, calibration.fineness)
+    )
 
 
-def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
+def describe_solver(
+    section: ReconstructSection, prior: str, settings: SolverSettings
+) -> dict[str, int | float | str]:
     """Return the complete solver settings for the recording, with all defaults resolved."""
     output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
     output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
@@ -75,7 +90,9 @@ def describe_solver(section: ReconstructSection, prior: str, settings: SolverSet
 
 def solver_id(output: Mapping[str, int | float | str]) -> str:
     """Return the id of solver settings: equal settings have equal ids."""
-    return hashlib.sha256(json.dumps(dict(output), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
+    return hashlib.sha256(json.dumps(dict(output), sort_keys=True).encode()).hexdigest()[
+        :_ID_DIGITS
+    ]
 
 
 # --- changes while the node runs
@@ -84,7 +101,11 @@ def solver_id(output: Mapping[str, int | float | str]) -> str:
 def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
     """Return the available denoisers: the rig's own and those shipped with the product."""
     own_prior = _own_prior(rig, prior)
-    free = [n for n, spec in DENOISERS.items() if n != _NO_PRIOR and (not spec.takes_weights or has_weights(n))]
+    free = [
+        n
+        for n, spec in DENOISERS.items()
+        if n != _NO_PRIOR and (not spec.takes_weights or has_weights(n))
+    ]
     return tuple(sorted({own_prior, prior, *free}))
 
 
@@ -97,7 +118,9 @@ def _own_prior(rig: ReconstructSection, prior: str) -> str:
 def solver_parameters(
     rig: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
 ) -> list[Parameter]:
-    """Declare the adjustable parameters; ``now`` is ``[reconstruct]`` of the rig file with the changes since."""
+    """Declare the adjustable parameters; ``now`` is ``[reconstruct]`` of the rig file with the
+    changes since.
+    """
     return [
         declare(ReconstructSection, "denoiser", prior, choices=offered_priors(rig, prior)),
         declare(ReconstructSection, "iterations", settings.iterations),
@@ -111,8 +134,8 @@ def changed_section(
 ) -> ReconstructSection:
     """Return ``[reconstruct]`` with changes applied and checked for consistency.
 
-    A new denoiser gets its default iterations unless iterations are set too; the rig's weights belong to the rig's
-    denoiser. Setting ``iterations`` below ``min_iterations`` lowers both.
+    A new denoiser gets its default iterations unless iterations are set too; the rig's weights
+    belong to the rig's denoiser. Setting ``iterations`` below ``min_iterations`` lowers both.
 
     Raises `ConfigError` if the changes are inconsistent.
     """
@@ -123,6 +146,10 @@ def changed_section(
         for name in _LEFT_OPEN:
             new.setdefault(name, getattr(rig, name) if is_own else None)
     iterations = changes.get("iterations")
-    if iterations is not None and "min_iterations" not in changes and now.min_iterations is not None:
+    if (
+        iterations is not None
+        and "min_iterations" not in changes
+        and now.min_iterations is not None
+    ):
         new["min_iterations"] = min(now.min_iterations, int(iterations))
     return validate_options(ReconstructSection, {**now.model_dump(), **new}, "[reconstruct]")

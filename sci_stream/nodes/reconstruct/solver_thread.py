@@ -36,7 +36,13 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.device import describe_device, idle_cuda, is_lost, memory_in_use, pick_device
+from sci_stream.recon.backend.device import (
+    describe_device,
+    idle_cuda,
+    is_lost,
+    memory_in_use,
+    pick_device,
+)
 from sci_stream.recon.budget import BudgetController, SolveCosts
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
@@ -49,7 +55,8 @@ _T = TypeVar("_T")
 _MAX_ENGINES = 2
 # Snapshots that fail one after the other, after which a new process is tried.
 _MAX_FAILURES = 5
-# Without progress for this many times the longest pause so far, and at least so long, the solver hangs.
+# Without progress for this many times the longest pause so far, and at least so long, the solver
+# hangs.
 _STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
 # A thread that hangs is abandoned when the node ends.
 _JOIN_S = 5.0
@@ -77,14 +84,20 @@ class _UnderWay:
 class SolverThread:
     """Run the engine in parallel with the node's poll loop.
 
-    On a GPU the next solve starts before the previous video has been copied out, so that copies overlap with computing;
-    a video is passed on as soon as it arrives. ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+    On a GPU the next solve starts before the previous video has been copied out, so that copies
+    overlap with computing; a video is passed on as soon as it arrives. ``device`` is ``auto``,
+    ``cpu``, ``cuda`` or ``cuda:N``.
 
-    Raises `DeviceError`, `ConfigError`, `WeightsError` if the device is missing, the denoiser unknown or its checkpoint
-    unusable.
+    Raises `DeviceError`, `ConfigError`, `WeightsError` if the device is missing, the denoiser
+    unknown or its checkpoint unusable.
     """
 
-    def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:
+    def __init__(
+        self,
+        section: ReconstructSection,
+        device: str,
+        calibration: CalibrationSection | None = None,
+    ) -> None:
         self._given = self._section = section
         self._calibration_section = calibration or CalibrationSection()
         self._analyses = Analyses(section.analyses)
@@ -102,7 +115,9 @@ class SolverThread:
         self._denoised = 0
         self._under_way: _UnderWay | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._watches: OrderedDict[str, CalibrationWatch] = OrderedDict()  # each with its engine, by calibration
+        self._watches: OrderedDict[str, CalibrationWatch] = (
+            OrderedDict()
+        )  # each with its engine, by calibration
         self._last_engine: Engine | None = None
         self._adopting: set[str] = set()
         self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
@@ -135,7 +150,9 @@ class SolverThread:
         began_s = self._progress_s
         if began_s is None:
             return None
-        limit_s = _PREPARATION_S if self.prepares else max(_LEAST_STALL_S, _STALLED * self._longest_s)
+        limit_s = (
+            _PREPARATION_S if self.prepares else max(_LEAST_STALL_S, _STALLED * self._longest_s)
+        )
         silent_s = time.monotonic() - began_s
         if silent_s < limit_s:
             return None
@@ -143,7 +160,8 @@ class SolverThread:
             "The solver hangs",
             expected=f"an iteration within {limit_s:.0f} s",
             got=f"none for {silent_s:.0f} s",
-            hint=f"The denoiser {self._denoiser.name} or the device {self.device_name} does not return.",
+            hint=f"The denoiser {self._denoiser.name} or the device {self.device_name} does not "
+            "return.",
         )
 
     def has(self, calibration_hash: str) -> bool:
@@ -195,7 +213,14 @@ class SolverThread:
             self._work()
         except BaseException as error:  # a plug-in may even call sys.exit()
             log.error("the solver thread ended", exc_info=error)
-            self._put(Failed(None, DeviceLostError("The solver thread ended", got=f"{type(error).__name__}: {error}")))
+            self._put(
+                Failed(
+                    None,
+                    DeviceLostError(
+                        "The solver thread ended", got=f"{type(error).__name__}: {error}"
+                    ),
+                )
+            )
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -215,7 +240,8 @@ class SolverThread:
                 return
             except Exception as error:
                 self._fail(job if isinstance(job, Snapshot) else None, error)
-            # With another job queued, its solve starts first; the video is passed on once it has arrived.
+            # With another job queued, its solve starts first; the video is passed on once it has
+            # arrived.
             if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
                 self._deliver()
             self._progress_s, self.prepares = None, False
@@ -226,7 +252,9 @@ class SolverThread:
         self._wake()
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
-        if not isinstance(error, SciStreamError) or error.__cause__ is not None:  # such as that of a denoiser of users
+        if (
+            not isinstance(error, SciStreamError) or error.__cause__ is not None
+        ):  # such as that of a denoiser of users
             log.error("solver failed", exc_info=error)
         self._failures += 1
         # Lost to this process: the node ends, and its snapshots are sent again.
@@ -236,7 +264,9 @@ class SolverThread:
                 error = DeviceLostError(f"The device {self.device_name} is lost", got=error)
         elif self._failures >= _MAX_FAILURES and snapshot is not None:
             snapshot = None
-            error = DeviceLostError(f"{self._failures} snapshots failed one after the other", got=error)
+            error = DeviceLostError(
+                f"{self._failures} snapshots failed one after the other", got=error
+            )
         self._put(Failed(snapshot, error))
 
     def _change(self, job: _Change) -> Changed:
@@ -247,9 +277,13 @@ class SolverThread:
             if denoiser.name == self._denoiser.name:
                 for watch in self._watches.values():
                     # Only the number of iterations differs.
-                    watch.engine.change_settings(suited(section, settings, watch.engine.calibration))
+                    watch.engine.change_settings(
+                        suited(section, settings, watch.engine.calibration)
+                    )
                 if self._last_engine is not None:
-                    self._controller = BudgetController(self._last_engine.settings, self._last_engine.costs)
+                    self._controller = BudgetController(
+                        self._last_engine.settings, self._last_engine.costs
+                    )
             else:
                 made = [
                     self._make_engine(watch.engine.calibration, denoiser, section, settings)
@@ -273,10 +307,17 @@ class SolverThread:
         self._parameters = solver_parameters(self._given, section, prior, settings)
         solver = describe_solver(section, prior, settings)
         self._solver_id = solver_id(solver)
-        return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
+        return {
+            f"{SOLVER_KEY}{name}": value
+            for name, value in {"id": self._solver_id, **solver}.items()
+        }
 
     def _make_engine(
-        self, calibration: Calibration, denoiser: Prior, section: ReconstructSection, settings: SolverSettings
+        self,
+        calibration: Calibration,
+        denoiser: Prior,
+        section: ReconstructSection,
+        settings: SolverSettings,
     ) -> Engine:
         """Return an engine that is ready."""
         engine = Engine(
@@ -316,7 +357,9 @@ class SolverThread:
             self._controller = BudgetController(engine.settings, engine.costs)
         self._last_engine = engine
         budget = (
-            self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
+            self._controller.next_budget(
+                period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize()
+            )
             if self._section.adapt_budget
             else engine.settings.iterations
         )
@@ -324,12 +367,20 @@ class SolverThread:
             watch.prepare(snapshot)
         except Exception:  # it is solved without
             log.exception("the masks cannot be measured with snapshot %d", snapshot.id.seq)
-        while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
+        while (
+            pending := self._within_memory(
+                engine, snapshot.id, lambda: engine.begin(snapshot, budget)
+            )
+        ) is None:
             pass
         self._under_way = _UnderWay(snapshot, pending, started_ns)
 
-    def _within_memory(self, engine: Engine, which: SnapshotId, work: Callable[[], _T]) -> _T | None:
-        """Run some work and pass on the previous result; None if out of memory, after freeing some for a retry."""
+    def _within_memory(
+        self, engine: Engine, which: SnapshotId, work: Callable[[], _T]
+    ) -> _T | None:
+        """Run some work and pass on the previous result; None if out of memory, after freeing some
+        for a retry.
+        """
         try:
             return work()
         except DeviceMemoryError as error:
@@ -340,9 +391,13 @@ class SolverThread:
         what = f"snapshot {which.seq}" if which.series else "the first run"
         # Only now is the memory of the attempt free: the exception referenced it.
         if not engine.reduce_memory():
-            raise DeviceMemoryError(f"Out of memory for {what}, and nothing left to free", got=short)
+            raise DeviceMemoryError(
+                f"Out of memory for {what}, and nothing left to free", got=short
+            )
         about = {"series": which.series, "seq": which.seq} if which.series else {}
-        log.warning("%s: out of memory, solving again in smaller chunks: %s", what, short, extra=about)
+        log.warning(
+            "%s: out of memory, solving again in smaller chunks: %s", what, short, extra=about
+        )
         return None
 
     def _between_iterations(self) -> None:
@@ -377,12 +432,16 @@ class SolverThread:
         try:
             health = watch.check(done.snapshot, video)
         except Exception:  # the result is good without it
-            log.exception("the calibration cannot be checked with snapshot %d", done.snapshot.id.seq)
+            log.exception(
+                "the calibration cannot be checked with snapshot %d", done.snapshot.id.seq
+            )
             health = None
         if watch.withholds:
             video, report = withhold(video, report, done.snapshot, watch.engine.calibration)
         first = None if watch.first_mask is None else float(watch.first_mask)
-        report = dataclasses.replace(report, health=health, solver=self._solver_id, start_mask=first)
+        report = dataclasses.replace(
+            report, health=health, solver=self._solver_id, start_mask=first
+        )
         self._watch_status = watch.status()
         figures, picture = self._analyses(video, report)
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())

@@ -1,1 +1,3 @@
-"""What every node process shares: signals, logging, health reporting, control and connection security."""
+"""What every node process shares: signals, logging, health reporting, control and connection
+security.
+"""

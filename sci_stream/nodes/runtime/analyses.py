@@ -23,13 +23,18 @@ class Analysis(Protocol):
     units: Mapping[str, str]
     """Units of its figures by name."""
 
-    def __call__(self, video: Array, report: SolveReport, /) -> tuple[Mapping[str, float], Array | None]:
-        """Return figures of a video (B, H, W), 0–1, and a picture, (H, W) or (H, W, 3) uint8, or None."""
+    def __call__(
+        self, video: Array, report: SolveReport, /
+    ) -> tuple[Mapping[str, float], Array | None]:
+        """Return figures of a video (B, H, W), 0–1, and a picture, (H, W) or (H, W, 3) uint8, or
+        None.
+        """
         ...
 
 
 class Analyses:
-    """The analyses of a rig, by the names of their entry points in the group ``sci_stream.analyses``.
+    """The analyses of a rig, by the names of their entry points in the group
+    ``sci_stream.analyses``.
 
     Raises `ConfigError` if one is not installed, or cannot be imported.
     """
@@ -37,7 +42,9 @@ class Analyses:
     def __init__(self, names: Sequence[str]) -> None:
         self._analyses = {name: _load(name) for name in names}
         self._failed: set[str] = set()
-        self.units = {key: unit for one in self._analyses.values() for key, unit in one.units.items()}
+        self.units = {
+            key: unit for one in self._analyses.values() for key, unit in one.units.items()
+        }
         """Units of all figures by name."""
 
     def __call__(self, video: Array, report: SolveReport) -> tuple[dict[str, float], Array | None]:
@@ -50,10 +57,15 @@ class Analyses:
         for name, analysis in self._analyses.items():
             try:
                 found, drawn = analysis(video, report)
-                figures |= {key: float(value) for key, value in found.items() if key in analysis.units}
+                figures |= {
+                    key: float(value) for key, value in found.items() if key in analysis.units
+                }
                 if drawn is not None:
                     if drawn.dtype != np.uint8 or drawn.shape[:2] != video.shape[1:]:
-                        raise ValueError(f"a picture of {drawn.shape} {drawn.dtype}, expected the video's size, uint8")
+                        raise ValueError(
+                            f"a picture of {drawn.shape} {drawn.dtype}, expected the video's "
+                            "size, uint8"
+                        )
                     drawn = np.broadcast_to(np.atleast_3d(drawn), (*video.shape[1:], 3))
             except Exception:  # a plug-in may raise anything; the video is good without it
                 if name not in self._failed:

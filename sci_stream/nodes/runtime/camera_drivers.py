@@ -24,12 +24,16 @@ def driver_names() -> list[str]:
 
 
 def load_driver(name: str) -> CameraDriver:
-    """Return an installed driver. Raises `ConfigError` if there is none of that name, or it cannot be imported."""
+    """Return an installed driver.
+
+    Raises `ConfigError` if there is none of that name, or it cannot be imported.
+    """
     return cast(CameraDriver, load_entry(GROUP, name, "camera driver", "[camera] driver"))
 
 
 def load_entry(group: str, name: str, what: str, key: str) -> Any:
-    """Return the object that an entry point of a group names; messages say ``what`` it is and the ``key`` of the rig.
+    """Return the object that an entry point of a group names; messages say ``what`` it is and the
+    ``key`` of the rig.
 
     Raises `ConfigError` if there is none of that name, or it cannot be imported.
     """
@@ -40,19 +44,23 @@ def load_entry(group: str, name: str, what: str, key: str) -> Any:
             raise ConfigError(
                 f"Cannot import the {what} {name!r} ({entry.value})",
                 got=f"{type(error).__name__}: {error}",
-                hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
+                hint="Install its dependencies; for GenICam cameras: pip install "
+                "'sci-stream[genicam]'.",
             ) from error
     known = sorted({entry.name for entry in importlib.metadata.entry_points(group=group)})
     raise ConfigError(
         f"Unknown {what} in {key}",
         expected=f"one of {', '.join(known)}" if known else "none: no installed package has any",
         got=repr(name),
-        hint=did_you_mean(name, known) or "More devices: pip install sci-stream-cameras, sci-stream-modulators.",
+        hint=did_you_mean(name, known)
+        or "More devices: pip install sci-stream-cameras, sci-stream-modulators.",
     )
 
 
 def make_camera(rig: Rig) -> Camera:
-    """Create the rig's camera, not yet open. Relative paths in its options are relative to the rig file.
+    """Create the rig's camera, not yet open.
+
+    Relative paths in its options are relative to the rig file.
 
     Raises `ConfigError` if the driver is unknown or rejects its options.
     """
@@ -72,7 +80,12 @@ def _resolved(section: CameraSection | ModulatorSection, source: Path | None) ->
     folder = source.parent if source else Path()
 
     def resolved(value: Any) -> Any:
-        if isinstance(value, str) and value and (folder / value).exists() and not Path(value).is_absolute():
+        if (
+            isinstance(value, str)
+            and value
+            and (folder / value).exists()
+            and not Path(value).is_absolute()
+        ):
             return str((folder / value).resolve())
         return value
 

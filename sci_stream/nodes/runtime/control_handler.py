@@ -18,8 +18,8 @@ MAX_UNDER_WAY = 16
 class ControlHandler:
     """Execute `Control` messages and answer each with a `ControlResult`. Used from the node's loop.
 
-    ``change`` starts to set parameters, already checked one by one against their declarations; `done` follows, now or
-    later. Other ``actions`` return the answer or raise a `SciStreamError`.
+    ``change`` starts to set parameters, already checked one by one against their declarations;
+    `done` follows, now or later. Other ``actions`` return the answer or raise a `SciStreamError`.
     """
 
     def __init__(
@@ -35,11 +35,17 @@ class ControlHandler:
         self._actions = dict(actions or {})
         self._under_way: dict[str, tuple[Control, dict[str, Value]]] = {}
 
-    def take(self, control: Control, parameters: Iterable[Parameter], offered: Iterable[str] = ()) -> None:
-        """Start a request; ``parameters`` and ``offered`` actions are those that the node declares now."""
+    def take(
+        self, control: Control, parameters: Iterable[Parameter], offered: Iterable[str] = ()
+    ) -> None:
+        """Start a request; ``parameters`` and ``offered`` actions are those that the node declares
+        now.
+        """
         try:
             if control.node != self._node:
-                raise InputError(f"Control request for the wrong node {control.node}", expected=self._node)
+                raise InputError(
+                    f"Control request for the wrong node {control.node}", expected=self._node
+                )
             if control.request in self._under_way:
                 return  # duplicate request: the answer to the first one counts
             if control.action == "set":
@@ -52,7 +58,8 @@ class ControlHandler:
     def _begin(self, control: Control, changes: dict[str, Value]) -> None:
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise InputError(
-                f"{self._node} has {len(self._under_way)} pending requests", hint="Wait until they are finished."
+                f"{self._node} has {len(self._under_way)} pending requests",
+                hint="Wait until they are finished.",
             )
         self._under_way[control.request] = (control, changes)
         self._change(control.request, changes)
@@ -60,17 +67,28 @@ class ControlHandler:
     def _act(self, control: Control, offered: list[str]) -> None:
         if control.action not in offered or control.action not in self._actions:
             expected = f"one of {', '.join(['set', *offered])}"
-            raise InputError(f"Action {control.action!r} is not available at {self._node} now", expected=expected)
+            raise InputError(
+                f"Action {control.action!r} is not available at {self._node} now", expected=expected
+            )
         log.info("%s: requested by %s", control.action, control.who or "unknown operator")
-        self._send_result(ControlResult(request=control.request, ok=True, text=self._actions[control.action]()))
+        self._send_result(
+            ControlResult(request=control.request, ok=True, text=self._actions[control.action]())
+        )
 
-    def done(self, request: str, parameters: Iterable[Parameter] = (), error: SciStreamError | None = None) -> None:
+    def done(
+        self,
+        request: str,
+        parameters: Iterable[Parameter] = (),
+        error: SciStreamError | None = None,
+    ) -> None:
         """Answer a request: all parameters are set and redeclared, or none is."""
         control, changes = self._under_way.pop(request)
         if error is not None:
             self._refuse(control, error)
             return
-        values = {parameter.name: parameter.value for parameter in parameters if parameter.name in changes}
+        values = {
+            parameter.name: parameter.value for parameter in parameters if parameter.name in changes
+        }
         log.info("set by %s: %s", control.who or "unknown operator", values)
         self._send_result(ControlResult(request=request, ok=True, values=values))
 

@@ -1,4 +1,6 @@
-"""Health reporting of acquire, reconstruct and sink nodes: health server, service manager and metrics."""
+"""Health reporting of acquire, reconstruct and sink nodes: health server, service manager and
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,23 @@ _PERIOD_S = 0.2
 class HealthReporter:
     """The health of a node and, if the rig enables it, the server that publishes it.
 
-    ``index`` distinguishes reconstruct nodes; ``page_refused`` counts the requests that the live page refused, by
-    reason, if this node serves it.
+    ``index`` distinguishes reconstruct nodes; ``page_refused`` counts the requests that the live
+    page refused, by reason, if this node serves it.
     """
 
     def __init__(
-        self, rig: Rig, kind: str, index: int | None = None, *, page_refused: Counter[str] | None = None
+        self,
+        rig: Rig,
+        kind: str,
+        index: int | None = None,
+        *,
+        page_refused: Counter[str] | None = None,
     ) -> None:
         section = rig.health
         self._manager = SystemdNotifier()
-        self._health = Health(NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions()))
+        self._health = Health(
+            NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions())
+        )
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
         self._page_refused = Counter() if page_refused is None else page_refused
@@ -64,10 +73,20 @@ class HealthReporter:
         self._next_s = float("-inf")
 
     def report(
-        self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value], *, progress: int, idle: bool
+        self,
+        not_ready: str,
+        status: Mapping[str, Json],
+        metrics: Mapping[str, Value],
+        *,
+        progress: int,
+        idle: bool,
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
-        refused = self._page_refused if self._server is None else self._page_refused + self._server.refused
+        refused = (
+            self._page_refused
+            if self._server is None
+            else self._page_refused + self._server.refused
+        )
         self._health.report(not_ready, status, {"http_refused": dict(refused), **metrics})
         self._manager.report(not_ready or "ready", progress=progress, idle=idle)
 
@@ -79,10 +98,11 @@ class HealthReporter:
 
 
 class SystemdNotifier:
-    """Client of the service manager's notification socket, sd_notify(3); does nothing without ``NOTIFY_SOCKET``.
+    """Client of the service manager's notification socket, sd_notify(3); does nothing without
+    ``NOTIFY_SOCKET``.
 
-    The watchdog is fed by progress, not by a timer: systemd restarts a node that hangs with work pending, but not an
-    idle one.
+    The watchdog is fed by progress, not by a timer: systemd restarts a node that hangs with work
+    pending, but not an idle one.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -94,7 +114,9 @@ class SystemdNotifier:
         self._progress: int | None = None
 
     def report(self, words: str, *, progress: int, idle: bool) -> None:
-        """Send the text for ``systemctl status``; feed the watchdog if ``progress`` has grown, or if it is not due."""
+        """Send the text for ``systemctl status``; feed the watchdog if ``progress`` has grown, or
+        if it is not due.
+        """
         lines = []
         if self._reported is None:
             lines.append("READY=1")

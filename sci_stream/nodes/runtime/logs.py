@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
-"""``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
+"""``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent
+process."""
 
 _FORMATS = ("people", "json")
-# A fault that repeats with every snapshot, or an attempt of an unknown peer each second, must not fill the log, whose
-# first lines explain it.
+# A fault that repeats with every snapshot, or an attempt of an unknown peer each second, must not
+# fill the log, whose first lines explain it.
 _LINES_PER_S, _LINES_BURST = 0.1, 20
 # Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
 _READER_MS = 200
@@ -39,23 +40,32 @@ _CONTROL = re.compile(r"[^\n\t -~\x80-\U0010ffff]|[\x80-\x9f\u2028\u2029]")
 _current = {"series": ""}
 
 
-def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] = os.environ) -> None:
+def set_up_logging(
+    node: str, *, verbose: bool, environment: Mapping[str, str] = os.environ
+) -> None:
     """Log to standard error, one line per message, with the node's name.
 
     Raises `ConfigError` if the environment names an unknown format.
     """
     wanted = environment.get(FORMAT_VARIABLE) or _FORMATS[0]
     if wanted not in _FORMATS:
-        raise ConfigError(f"Unknown log format in {FORMAT_VARIABLE}", expected=" or ".join(_FORMATS), got=repr(wanted))
+        raise ConfigError(
+            f"Unknown log format in {FORMAT_VARIABLE}",
+            expected=" or ".join(_FORMATS),
+            got=repr(wanted),
+        )
     for_people = TextLines(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
     handler = logging.StreamHandler(lossy(sys.stderr))
     handler.addFilter(RepeatLimit())
     handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True
+    )
 
 
 class RepeatLimit(logging.Filter):
-    """Limit the lines from each place in the code, so that neither unknown peers nor viewers can flood the log.
+    """Limit the lines from each place in the code, so that neither unknown peers nor viewers can
+    flood the log.
 
     The next line that passes gives the number of those that did not.
     """
@@ -75,26 +85,33 @@ class RepeatLimit(logging.Filter):
                 return False
             suppressed = self._suppressed.pop(place, 0)
         if suppressed:
-            record.msg, record.args = f"{record.getMessage()} (and {suppressed} more like this before)", None
+            record.msg, record.args = (
+                f"{record.getMessage()} (and {suppressed} more like this before)",
+                None,
+            )
         return True
 
 
 def lossy(stream: TextIO) -> TextIO:
-    """Return a stream that never waits for its reader: text that a full pipe or a paused terminal refuses is dropped.
+    """Return a stream that never waits for its reader: text that a full pipe or a paused terminal
+    refuses is dropped.
 
-    A node whose output nothing reads must continue. The next text that is written gives the number of lost ones. A file
-    is returned as it is.
+    A node whose output nothing reads must continue. The next text that is written gives the number
+    of lost ones. A file is returned as it is.
     """
     try:
         number = stream.fileno()
         mode = os.fstat(number).st_mode
         if not hasattr(os, "O_NONBLOCK") or not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             return stream
-        # Reopened, because the flag of an inherited descriptor would change for all processes that share it.
+        # Reopened, because the flag of an inherited descriptor would change for all processes that
+        # share it.
         descriptor = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
         return stream
-    return io.TextIOWrapper(cast(BinaryIO, _LossyFile(descriptor, "w")), errors="replace", write_through=True)
+    return io.TextIOWrapper(
+        cast(BinaryIO, _LossyFile(descriptor, "w")), errors="replace", write_through=True
+    )
 
 
 class _LossyFile(io.FileIO):
@@ -139,7 +156,9 @@ def log_for_series(series: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    """Format a record as text; further lines of a message are indented, so that no text can forge a record."""
+    """Format a record as text; further lines of a message are indented, so that no text can forge a
+    record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines."""
@@ -147,10 +166,11 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Format a record as a JSON object: ``time`` (UTC), ``level``, ``node``, ``logger``, ``message``.
+    """Format a record as a JSON object: ``time`` (UTC), ``level``, ``node``, ``logger``,
+    ``message``.
 
-    ``series`` and ``seq`` come from ``extra`` of the call, the series otherwise from `log_for_series`; ``error`` holds
-    the traceback, if any.
+    ``series`` and ``seq`` come from ``extra`` of the call, the series otherwise from
+    `log_for_series`; ``error`` holds the traceback, if any.
     """
 
     def __init__(self, node: str) -> None:

@@ -1,4 +1,6 @@
-"""A camera and the mask modulator in front of it as one camera: planned, armed, started and corrected together."""
+"""A camera and the mask modulator in front of it as one camera: planned, armed, started and
+corrected together.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ _TOLERANCE = 0.02
 
 
 class ModulatedCamera:
-    """Satisfies `sci_stream.ports.Camera`, and adds to each frame how the modulator was corrected until then.
+    """Satisfies `sci_stream.ports.Camera`, and adds to each frame how the modulator was corrected
+    until then.
 
     ``observe`` may be called from any thread, everything else from one.
 
@@ -56,7 +59,11 @@ class ModulatedCamera:
     """
 
     def __init__(
-        self, camera: Camera, modulator: MaskModulator, section: ModulatorSection, patterns: Array | None
+        self,
+        camera: Camera,
+        modulator: MaskModulator,
+        section: ModulatorSection,
+        patterns: Array | None,
     ) -> None:
         self.camera = camera
         self.modulator = modulator
@@ -100,9 +107,16 @@ class ModulatedCamera:
             capabilities,
             n_frames=self.n_patterns,
             chunks={**capabilities.chunks, **UNITS},
-            frame_period_ns=max(round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0),
+            frame_period_ns=max(
+                round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0
+            ),
         )
-        log.info("%s: %s; patterns %s", self.properties.model, describe(self.plan), self.pattern_hash[:12])
+        log.info(
+            "%s: %s; patterns %s",
+            self.properties.model,
+            describe(self.plan),
+            self.pattern_hash[:12],
+        )
         return self._capabilities
 
     @property
@@ -121,31 +135,47 @@ class ModulatedCamera:
         assert self.properties is not None
         if self._patterns is None:
             return np.empty((0, self.properties.height_px, self.properties.width_px), np.uint8)
-        return np.roll(self._patterns, (moved[1], moved[0]), (1, 2)) if any(moved) else self._patterns
+        return (
+            np.roll(self._patterns, (moved[1], moved[0]), (1, 2)) if any(moved) else self._patterns
+        )
 
     def _arm(self, n_patterns: int, delay_us: float = 0.0) -> TimingPlan:
         """Plan, arm both, and return the plan with the times that they keep."""
         assert self.properties is not None
         section = self._section
         request = TimingRequest(
-            **section.model_dump(include={"pattern_us", "dark_us", "master", "pulse", "pulse_width_us"}),
+            **section.model_dump(
+                include={"pattern_us", "dark_us", "master", "pulse", "pulse_width_us"}
+            ),
             delay_us=section.delay_us + delay_us,
         )
-        limits = self.camera.timing() if isinstance(self.camera, TriggeredCamera) else CameraTiming(max_delay_us=1e6)
+        limits = (
+            self.camera.timing()
+            if isinstance(self.camera, TriggeredCamera)
+            else CameraTiming(max_delay_us=1e6)
+        )
         plan = plan_timing(request, self.properties, limits, n_patterns)
         if isinstance(self.camera, TriggeredCamera):
-            # The readout of most cameras overlaps with the exposure: the rest depends on its length.
+            # The readout of most cameras overlaps with the exposure: the rest depends on its
+            # length.
             self.camera.arm(CameraTrigger("free", plan.camera.exposure_us))
             limits = self.camera.timing()
             plan = plan_timing(request, self.properties, limits, n_patterns)
         armed = self.modulator.arm(plan.mask)
         if armed != plan.mask:
-            request = dataclasses.replace(request, pattern_us=armed.pattern_us, dark_us=armed.dark_us)
+            request = dataclasses.replace(
+                request, pattern_us=armed.pattern_us, dark_us=armed.dark_us
+            )
             # The device keeps these times: they need not be multiples of a step again.
-            keeps = dataclasses.replace(self.properties, step_us=0.0, min_gap_us=armed.gap_us, gap=armed.gap_us > 0)
+            keeps = dataclasses.replace(
+                self.properties, step_us=0.0, min_gap_us=armed.gap_us, gap=armed.gap_us > 0
+            )
             plan = dataclasses.replace(plan_timing(request, keeps, limits, n_patterns), mask=armed)
         if not isinstance(self.camera, TriggeredCamera):
-            log.warning("the driver of this camera cannot set its trigger: set it yourself to: %s", describe(plan))
+            log.warning(
+                "the driver of this camera cannot set its trigger: set it yourself to: %s",
+                describe(plan),
+            )
             return plan
         kept_by_camera = self.camera.arm(plan.camera)
         for name in ("exposure_us", "delay_us"):
@@ -164,7 +194,10 @@ class ModulatedCamera:
         return self.camera.calibration()
 
     def start(self) -> None:
-        """Start both: first the one that waits for the other. Their phase is new, and earlier advances do not hold."""
+        """Start both: first the one that waits for the other.
+
+        Their phase is new, and earlier advances do not hold.
+        """
         if self.plan is None:
             raise RuntimeError("start() needs open()")
         if self._feedback.advance:
@@ -182,7 +215,9 @@ class ModulatedCamera:
         self._guarded(self._correct)
         if self._is_lost:
             self._is_lost = False
-            raise CameraLost("The mask modulator needs its patterns again, and is opened with the camera")
+            raise CameraLost(
+                "The mask modulator needs its patterns again, and is opened with the camera"
+            )
         frame = self.camera.read(timeout_s)
         self._guarded(self._look_after)  # now: a fault during this exposure marks it
         if frame is None:
@@ -209,7 +244,11 @@ class ModulatedCamera:
         """Return the camera's settings, without those that the timing plan sets."""
         if not isinstance(self.camera, AdjustableCamera):
             return ()
-        return [p for p in self.camera.settings() if p.name not in ("ExposureTime", "AcquisitionFrameRate")]
+        return [
+            p
+            for p in self.camera.settings()
+            if p.name not in ("ExposureTime", "AcquisitionFrameRate")
+        ]
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Change one of `settings`."""
@@ -220,7 +259,9 @@ class ModulatedCamera:
         return self._capabilities
 
     def counters(self) -> Mapping[str, int]:
-        """Return the camera's counters and, beginning with ``modulator_``, those of the modulator."""
+        """Return the camera's counters and, beginning with ``modulator_``,
+        those of the modulator.
+        """
         modulator = {f"modulator_{name}": count for name, count in self._counts.items()}
         extra = {"modulator_corrected": self._corrected, "modulator_recovered": self._recovered}
         return {**self.camera.counters(), **modulator, **extra}
@@ -258,7 +299,10 @@ class ModulatedCamera:
             exhausted = self._feedback.exhausted
             correction = self._feedback.add(self._evidence.popleft())
             if self._feedback.exhausted and not exhausted:
-                log.error("the modulator was corrected too often: it is not corrected any more, look for the cause")
+                log.error(
+                    "the modulator was corrected too often: it is not corrected any more, look "
+                    "for the cause"
+                )
             if correction is not None:
                 self._apply(correction)
 
@@ -275,7 +319,8 @@ class ModulatedCamera:
         if any(correction.move):
             self._is_lost = True
             return
-        # Both have to be stopped for this; no exposure is under way between two frames of a stopped camera.
+        # Both have to be stopped for this; no exposure is under way between two frames of a stopped
+        # camera.
         self.stop()
         try:
             self.plan = self._arm(self.n_patterns, self._feedback.delay_us)

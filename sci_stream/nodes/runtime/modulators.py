@@ -1,4 +1,6 @@
-"""Load modulator drivers by name, and make the camera of a rig together with the modulator in front of it."""
+"""Load modulator drivers by name, and make the camera of a rig together with the modulator in front
+of it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,14 @@ GROUP = "sci_stream.modulators"
 def make_modulator(rig: Rig) -> MaskModulator:
     """Create the rig's modulator, not yet open. Raises `ConfigError`."""
     if rig.modulator.driver is None:
-        raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
-    driver: ModulatorDriver = load_entry(GROUP, rig.modulator.driver, "modulator driver", "[modulator] driver")
+        raise ConfigError(
+            "The rig commands no modulator",
+            expected="[modulator] driver",
+            hint="See the rig guide.",
+        )
+    driver: ModulatorDriver = load_entry(
+        GROUP, rig.modulator.driver, "modulator driver", "[modulator] driver"
+    )
     return driver(driver_options(rig, "modulator", driver.Options))
 
 
@@ -33,12 +41,16 @@ def load_patterns(path: Path | None) -> Array | None:
     if path is None:
         return None
     if not path.exists():
-        raise ConfigError(f"There are no patterns {path}", hint="To make some: sci-stream masks make.")
+        raise ConfigError(
+            f"There are no patterns {path}", hint="To make some: sci-stream masks make."
+        )
     stack = read_one(path, MASKS, "patterns")
     low, highest = float(stack.min(initial=0)), float(stack.max(initial=0))
     if stack.ndim != 3 or low < 0 or highest > 255:
         content = f"{stack.dtype} of {stack.shape}, {low:g} to {highest:g}"
-        raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W) of 0 to 1 or to 255", got=content)
+        raise FileFormatError(
+            f"{path} holds no patterns", expected="(B, H, W) of 0 to 1 or to 255", got=content
+        )
     return np.rint(stack * (255.0 if highest <= 1 else 1.0)).astype(np.uint8)
 
 

@@ -1,4 +1,6 @@
-"""The network side of a node: ZeroMQ context, encryption as configured by the rig, and the poll loop."""
+"""The network side of a node: ZeroMQ context, encryption as configured by the rig, and the poll
+loop.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class NodeNetwork:
         self.limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         security = rig.security
         self._curve = (
-            CurveServer(self.context, read_key_pair(security.key), security.allowed) if rig.encrypted else None
+            CurveServer(self.context, read_key_pair(security.key), security.allowed)
+            if rig.encrypted
+            else None
         )
         self.wakeup = Wakeup()
         stop.call_on_stop(self.wakeup.wake)
@@ -59,7 +63,9 @@ class NodeNetwork:
         )
 
     def watch(self, *sockets: zmq.Socket[bytes], receiving: bool = True) -> None:
-        """Let `wait` return when one of the sockets has a message, or, unless ``receiving``, no longer."""
+        """Let `wait` return when one of the sockets has a message, or, unless ``receiving``, no
+        longer.
+        """
         for socket in sockets:
             self._poller.register(socket, zmq.POLLIN if receiving else 0)
 

@@ -26,7 +26,8 @@ CLOSE_VARIABLE = "SCI_STREAM_CLOSE_SERIES"
 """Set by a stopping supervisor: the acquire node closes the interrupted series and starts none."""
 
 SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
-"""Set by a supervisor for acquire node and sink: a folder for what survives a crash of them, until the run ends."""
+"""Set by a supervisor for acquire node and sink: a folder for what survives a crash of them, until
+the run ends."""
 
 EXIT_AT_ONCE = 130
 # After a signal, sleep continues for the rest of its time (PEP 475): look this often.
@@ -43,11 +44,13 @@ def versions() -> dict[str, str]:
 
 
 def freeze_gc() -> None:
-    """Exclude all loaded objects from garbage collection: call after the set-up of a node, before its loop.
+    """Exclude all loaded objects from garbage collection: call after the set-up of a node, before
+    its loop.
 
-    A full collection visits all objects of all imported modules, 0.1 s and more with torch, and delays the snapshots in
-    flight. Objects created before the loop live as long as the process anyway. Only the first call of a process
-    freezes: anything later would keep the garbage of earlier series permanently.
+    A full collection visits all objects of all imported modules, 0.1 s and more with torch, and
+    delays the snapshots in flight. Objects created before the loop live as long as the process
+    anyway. Only the first call of a process freezes: anything later would keep the garbage of
+    earlier series permanently.
     """
     if gc.get_freeze_count():
         return  # the garbage of a later series must be collected
@@ -61,7 +64,9 @@ def new_instance_id() -> str:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, and the quota of its control group."""
+    """Return the number of cores that this process may use: its affinity, and the quota of its
+    control group.
+    """
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -70,18 +75,22 @@ def usable_cores() -> int:
 
 
 def limit_threads() -> None:
-    """Make OpenMP threads sleep, not spin, while they wait for each other. Call before torch is imported.
+    """Make OpenMP threads sleep, not spin, while they wait for each other.
 
-    Spinning assumes exclusive cores; here camera, sockets and recorder need them too, and a thread that spins for a
-    preempted one halves the speed (docs/decisions/solver-threads.md).
+    Call before torch is imported.
+
+    Spinning assumes exclusive cores; here camera, sockets and recorder need them too, and a thread
+    that spins for a preempted one halves the speed (docs/decisions/solver-threads.md).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def restart_process(reason: str, **variables: str) -> NoReturn:
-    """Replace this process by a fresh one with the same command line and more environment variables.
+    """Replace this process by a fresh one with the same command line and more environment
+    variables.
 
-    It keeps its process id, so that supervisors need not know. All sockets and files must be closed.
+    It keeps its process id, so that supervisors need not know. All sockets and files must be
+    closed.
     """
     logging.getLogger(__name__).error("%s: starting this node again with %s", reason, variables)
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})
@@ -92,7 +101,9 @@ _MAX_DESCRIPTORS = 65_536
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit on open files as far as the system permits: the usual 1024 are soon taken by connections."""
+    """Raise the limit on open files as far as the system permits: the usual 1024 are soon taken by
+    connections.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -103,11 +114,11 @@ def raise_descriptor_limit() -> None:
 class StopRequest:
     """A request to drain and stop a node.
 
-    A request is ``gentle`` when no supervisor is left to stop the nodes in order: the acquire node then drains first,
-    and the others stay as long as it needs them.
+    A request is ``gentle`` when no supervisor is left to stop the nodes in order: the acquire node
+    then drains first, and the others stay as long as it needs them.
 
-    It takes no lock, so any signal handler can set it. A `threading.Event` could deadlock: a wait in the same thread
-    may hold its lock when the handler sets it.
+    It takes no lock, so any signal handler can set it. A `threading.Event` could deadlock: a wait
+    in the same thread may hold its lock when the handler sets it.
     """
 
     def __init__(self) -> None:
@@ -120,7 +131,8 @@ class StopRequest:
         return self._is_set
 
     def call_on_stop(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` (from a signal handler or another thread) when the request arrives; at once if it has.
+        """Call ``callback`` (from a signal handler or another thread) when the request arrives; at
+        once if it has.
 
         It may be called twice if the request arrives meanwhile.
         """
@@ -154,7 +166,9 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a stop request; the second one ends the process at once."""
+    """Turn the first SIGINT or SIGTERM into a stop request; the second one ends the process at
+    once.
+    """
     raise_descriptor_limit()
     request = StopRequest()
 
@@ -185,7 +199,8 @@ def _stop_with_parent(request: StopRequest) -> None:
 
     def watch() -> None:
         while not request:
-            # Linux gives an orphan another parent; PR_SET_PDEATHSIG would signal when the parent's *thread* ends.
+            # Linux gives an orphan another parent; PR_SET_PDEATHSIG would signal when the parent's
+            # *thread* ends.
             if os.getppid() != int(parent):
                 logging.getLogger(__name__).warning("supervisor has ended: draining and stopping")
                 request.set(gentle=True)

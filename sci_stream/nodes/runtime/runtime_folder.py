@@ -1,4 +1,6 @@
-"""Folders that live as long as a run: private to this user, also within a folder that others can write to."""
+"""Folders that live as long as a run: private to this user, also within a folder that others can
+write to.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def memory_folder() -> Path:
 def user_runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return this user's runtime folder; it need not exist.
 
-    It is that of the service manager (``RuntimeDirectory=``), that of the login session, or one in `memory_folder`.
+    It is that of the service manager (``RuntimeDirectory=``), that of the login session, or one in
+    `memory_folder`.
     """
     if service := environment.get("RUNTIME_DIRECTORY"):
         return Path(service.partition(":")[0])
@@ -41,9 +44,11 @@ def demo_rig_file() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Return the folder, or, if other users can write to it, this user's folder in it; it need not exist.
+    """Return the folder, or, if other users can write to it, this user's folder in it; it need not
+    exist.
 
-    In a shared folder such as ``/dev/shm`` another user could lock or forge any file that a rig looks for.
+    In a shared folder such as ``/dev/shm`` another user could lock or forge any file that a rig
+    looks for.
     """
     try:
         is_shared = folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -68,7 +73,8 @@ def make_private_folder(folder: Path) -> None:
 def open_own(path: Path, flags: int) -> int:
     """Open a file of this user; a new one is accessible to this user only. Return its descriptor.
 
-    Raises OSError if it cannot be opened, is not a regular file, belongs to another user, or can be written by others.
+    Raises OSError if it cannot be opened, is not a regular file, belongs to another user, or can be
+    written by others.
     """
     number = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(number)
@@ -90,9 +96,11 @@ _LOCK = "lock"
 
 
 class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
-    """A new folder that lives as long as a run, within this user's folder ``place``, which is created if missing.
+    """A new folder that lives as long as a run, within this user's folder ``place``, which is
+    created if missing.
 
-    It is locked while its process lives, so that a later run recognises the folder of one that was killed.
+    It is locked while its process lives, so that a later run recognises the folder of one that was
+    killed.
     """
 
     def __init__(self, place: Path) -> None:
@@ -101,7 +109,9 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         new = self.path / f"{_LOCK}.new"
         self._number = open_own(new, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.rename(self.path / _LOCK)  # now: a run that starts meanwhile would find it unlocked and delete the folder
+        new.rename(
+            self.path / _LOCK
+        )  # now: a run that starts meanwhile would find it unlocked and delete the folder
 
     @classmethod
     def in_memory(cls) -> Self:
@@ -112,7 +122,9 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         self.delete()
 
     def restore(self) -> None:
-        """Create the folder again if something has deleted it, such as a cleaner of temporary files."""
+        """Create the folder again if something has deleted it, such as a cleaner of temporary
+        files.
+        """
         with contextlib.suppress(OSError):
             self.path.mkdir(mode=0o700, exist_ok=True)
 

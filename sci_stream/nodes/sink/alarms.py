@@ -1,4 +1,6 @@
-"""Alarms of the rig: raised and cleared by its status, the same for every page, sent to a webhook if there is one."""
+"""Alarms of the rig: raised and cleared by its status, the same for every page, sent to a webhook
+if there is one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ MAX_ALARMS = 50
 _NO_FIGURES = str.maketrans("", "", "+-.0123456789")
 # A count that grows again after a minute of quiet is another alarm.
 QUIET_NS = 60_000_000_000
-# Chosen, not measured: highlights clip without harm, a twentieth of the picture does not. It clears at half of it.
+# Chosen, not measured: highlights clip without harm, a twentieth of the picture does not. It clears
+# at half of it.
 SATURATED_FRACTION = 0.05
 DARK_FRACTION = 0.02
 _WEBHOOK_TIMEOUT_S = 5.0
@@ -50,7 +53,9 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """A present problem; ``count`` grows while it lasts, if it is one of a number of snapshots or messages."""
+    """A present problem; ``count`` grows while it lasts, if it is one of a number of snapshots or
+    messages.
+    """
 
     key: str
     level: Level
@@ -59,7 +64,9 @@ class _Problem:
 
 
 class Alarms:
-    """The alarms of a run, newest first; ``webhook``, if not empty, is sent each as JSON when it begins and clears."""
+    """The alarms of a run, newest first; ``webhook``, if not empty, is sent each as JSON when it
+    begins and clears.
+    """
 
     def __init__(self, rig: str, webhook: str = "") -> None:
         self._alarms: list[Alarm] = []
@@ -79,7 +86,15 @@ class Alarms:
                 _grow(active[key], problem, now_ns)
                 continue
             self._numbers += 1
-            alarm = Alarm(self._numbers, key, problem.level, problem.text, now_ns, count=problem.count, grew_ns=now_ns)
+            alarm = Alarm(
+                self._numbers,
+                key,
+                problem.level,
+                problem.text,
+                now_ns,
+                count=problem.count,
+                grew_ns=now_ns,
+            )
             self._alarms.insert(0, alarm)
             if key in {"saturated", "dark"}:  # others are in the log of the node that found them
                 log.warning("%s", problem.text)
@@ -91,10 +106,15 @@ class Alarms:
         return {alarm.key for alarm in self._alarms if alarm.cleared_ns is None}
 
     def acknowledge(self, number: object, who: str) -> None:
-        """Acknowledge an alarm for every page. Raises `InputError` if there is none of this number."""
+        """Acknowledge an alarm for every page.
+
+        Raises `InputError` if there is none of this number.
+        """
         alarm = next((alarm for alarm in self._alarms if alarm.number == number), None)
         if alarm is None:
-            raise InputError(f"There is no alarm {number}", hint="It may have left the list of the last alarms.")
+            raise InputError(
+                f"There is no alarm {number}", hint="It may have left the list of the last alarms."
+            )
         alarm.acknowledged_by = who
 
     def to_json(self) -> list[dict[str, Json]]:
@@ -157,19 +177,26 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
 def _light(
     saturated: float | None, brightness: float | None, active: set[str], open_share: float
 ) -> Iterator[_Problem]:
-    """Yield faults of the exposure; an alarm clears at half of its threshold, so that it does not flicker."""
+    """Yield faults of the exposure; an alarm clears at half of its threshold, so that it does not
+    flicker.
+    """
     limit = SATURATED_FRACTION / (2 if "saturated" in active else 1)
     if saturated is not None and saturated > limit:
         text = f"{saturated:.0%} of the pixels are saturated: shorten the exposure or dim the light"
         yield _Problem("saturated", "warn", sparser_masks_hint(saturated, open_share) or text)
     limit = DARK_FRACTION * (2 if "dark" in active else 1)
     if brightness is not None and brightness < limit:
-        text = f"the snapshots reach {brightness:.1%} of full scale in the mean: is there light, and the lens open?"
+        text = (
+            f"the snapshots reach {brightness:.1%} of full scale in the mean: is there light, "
+            "and the lens open?"
+        )
         yield _Problem("dark", "warn", text)
 
 
 class _Webhook:
-    """Send alarms to an address, one after the other, in a thread; those that cannot be sent are logged."""
+    """Send alarms to an address, one after the other, in a thread; those that cannot be sent are
+    logged.
+    """
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
@@ -179,7 +206,9 @@ class _Webhook:
 
     def send(self, alarm: Alarm) -> None:
         try:
-            self._waiting.put_nowait({"rig": self._rig, "cleared": alarm.cleared_ns is not None, **asdict(alarm)})
+            self._waiting.put_nowait(
+                {"rig": self._rig, "cleared": alarm.cleared_ns is not None, **asdict(alarm)}
+            )
         except Full:
             log.error("the webhook for alarms does not keep up: %s is not sent", alarm.text)
 

@@ -1,4 +1,6 @@
-"""The sink node: receives results, keeps the ledger, records, displays, and acknowledges safe snapshots."""
+"""The sink node: receives results, keeps the ledger, records, displays, and acknowledges safe
+snapshots.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,25 @@ from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
-from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.runtime.process import (
+    PARENT_VARIABLE,
+    StopRequest,
+    freeze_gc,
+    new_instance_id,
+    versions,
+)
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
-from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
+from sci_stream.nodes.sink.status import (
+    SeriesStatus,
+    SinkStatus,
+    node_statuses,
+    sink_metrics,
+    solvers,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
@@ -60,9 +74,9 @@ _GOODBYE_S = 2.0
 class SinkNode:
     """The output side of the instrument.
 
-    A message is acknowledged once it is safe: flushed to the recording or, without a recording, displayed and counted.
-    While the recorder's queue is full, nothing more is received: backpressure reaches the senders' credit and finally
-    the acquire node's policy.
+    A message is acknowledged once it is safe: flushed to the recording or, without a recording,
+    displayed and counted. While the recorder's queue is full, nothing more is received:
+    backpressure reaches the senders' credit and finally the acquire node's policy.
     """
 
     def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
@@ -70,7 +84,9 @@ class SinkNode:
         self._stop = stop
         self._summary = summary
         # A restarted sink of the same run continues the account of its predecessor.
-        self._accounts = read_accounts(summary) if summary is not None and PARENT_VARIABLE in os.environ else {}
+        self._accounts = (
+            read_accounts(summary) if summary is not None and PARENT_VARIABLE in os.environ else {}
+        )
         self._network = network = NodeNetwork(rig, stop)
         self._server = ResultsServer(
             network.context,
@@ -123,7 +139,8 @@ class SinkNode:
     def run(self) -> None:
         """Run until asked to stop.
 
-        Raises `LedgerError` if the ledger of a series does not close; `StorageError` if a recording is incomplete.
+        Raises `LedgerError` if the ledger of a series does not close; `StorageError` if a recording
+        is incomplete.
         """
         if self._preview is not None:
             self._preview.start()
@@ -133,16 +150,21 @@ class SinkNode:
         freeze_gc()
         stopping_s: float | None = None
         try:
-            while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
+            while stopping_s is None or (
+                self._series is not None and time.monotonic() < stopping_s
+            ):
                 receiving = self._series is None or not self._series.recorder.is_full
                 self._network.watch(self._server.socket, receiving=receiving)
                 self._step(now_s := self._network.wait(), receiving=receiving)
-                # Also after the series: the last messages are lost if the connection closes before they are read.
-                needed = self._stop.gentle and (self._acquire_is_there() or self._acquire_may_return(now_s))
+                # Also after the series: the last messages are lost if the connection closes before
+                # they are read.
+                needed = self._stop.gentle and (
+                    self._acquire_is_there() or self._acquire_may_return(now_s)
+                )
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _GOODBYE_S
-            # Of a series that did not end here the saved ledger stays: a later run may resume it, and the snapshots
-            # that it counts were acknowledged and are in no spool any more.
+            # Of a series that did not end here the saved ledger stays: a later run may resume it,
+            # and the snapshots that it counts were acknowledged and are in no spool any more.
             if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
             elif self._ended:
@@ -191,8 +213,8 @@ class SinkNode:
             case SeriesInfo():
                 self._announced = (identity, message)
                 if self._calibration is None or message.calibration_hash != self._calibration.hash:
-                    # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces
-                    # the same series again.
+                    # Only on demand: a calibration may be tens of megabytes, and a restarted
+                    # acquire node announces the same series again.
                     self._server.reply(identity, CalibrationRequest(hash=message.calibration_hash))
                 self._begin_announced()
             case Snapshot() | Reconstruction():
@@ -205,7 +227,11 @@ class SinkNode:
                 self._server.wire_errors["unexpected_kind"] += 1
 
     def _pass_to_series(
-        self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
+        self,
+        name: str,
+        identity: bytes,
+        message: Snapshot | Reconstruction | Dropped | SeriesEnd,
+        now_s: float,
     ) -> None:
         series = self._series
         if name in self._ended:
@@ -242,16 +268,25 @@ class SinkNode:
     def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration) -> None:
         shape = (info.n_frames, info.height_px, info.width_px)
         if calibration.phi.shape != shape:
-            text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
+            text = (
+                f"series {info.series} of (B, H, W) = {shape} with a calibration of "
+                f"{calibration.phi.shape}"
+            )
             self._server.refuse(identity, "mismatch", text)
             return
-        if info.series not in self._ended and (self._series is None or self._series.name != info.series):
+        if info.series not in self._ended and (
+            self._series is None or self._series.name != info.series
+        ):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
             # Figures of analyses are recorded like the numbers that a camera adds to its frames.
             info = replace(info, chunks={**info.chunks, **self._units})
-            self._series = SeriesSession.open(info, calibration, self._rig, self._callbacks, self._ledger_file)
-            self._write_summary(self._series, {})  # a series counts from its start, also if nothing ends it
+            self._series = SeriesSession.open(
+                info, calibration, self._rig, self._callbacks, self._ledger_file
+            )
+            self._write_summary(
+                self._series, {}
+            )  # a series counts from its start, also if nothing ends it
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info, calibration)
@@ -260,7 +295,9 @@ class SinkNode:
         self._acknowledge(identity, info)
 
     def _end_series(self, reason: str) -> None:
-        """End the series: close the recording with its ledger, write the summary, confirm to the acquire node."""
+        """End the series: close the recording with its ledger, write the summary, confirm to the
+        acquire node.
+        """
         series, self._series = self._series, None
         assert series is not None
         series.statistics.end_reason = reason
@@ -284,25 +321,36 @@ class SinkNode:
         self._last_status = series.status(time.monotonic())
         self._publish_status(time.monotonic())
         if series.ended_by is not None:
-            self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
+            self._server.reply(
+                series.ended_by, Accepted(series=series.name, seq=0, of="series_end")
+            )
         log.info("series %s ended: %s", series.name, series.ledger.counts())
 
     def _write_summary(self, series: SeriesSession, recording: dict[str, Json]) -> None:
         if self._summary is None:
             return
         summary = series.statistics.summary(versions(), self._wire_errors, recording)
-        earlier: list[Json] = [account for name, account in self._accounts.items() if name != series.name]
+        earlier: list[Json] = [
+            account for name, account in self._accounts.items() if name != series.name
+        ]
         self._accounts[series.name] = {key: summary[key] for key in _ACCOUNT}
         try:
             write_summary(self._summary, {**summary, "earlier": earlier})
-        except StorageError as error:  # fails the run at its end; a restarted sink would only fail again
+        except (
+            StorageError
+        ) as error:  # fails the run at its end; a restarted sink would only fail again
             self._failure = self._failure or error
 
     def _acquire_is_there(self) -> bool:
-        return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
+        return any(
+            peer.hello.kind_of_node == "acquire" and not peer.lost
+            for peer in self._server.peers.values()
+        )
 
     def _acquire_may_return(self, now_s: float) -> bool:
-        """Return whether an acquire node is only silent, as on a busy machine, and not for longer than it may drain."""
+        """Return whether an acquire node is only silent, as on a busy machine, and not for longer
+        than it may drain.
+        """
         return any(
             peer.reachable and now_s - peer.heard_s < self._rig.drain.timeout_s
             for peer in self._server.peers.values()
@@ -312,7 +360,9 @@ class SinkNode:
     def _lost(self, peer: ReportingPeer) -> None:
         self._show_status_soon()  # report the change at once
         if peer.hello.kind_of_node == "acquire" and self._series is not None:
-            log.warning("acquire node lost; series %s stays open until it returns", self._series.name)
+            log.warning(
+                "acquire node lost; series %s stays open until it returns", self._series.name
+            )
 
     # --- display
 
@@ -349,7 +399,11 @@ class SinkNode:
         document = status.to_json()
         if self._preview is not None:
             self._preview.set_status(document, dict(solvers(self._server.peers.values())))
-        self._taps.publish(Heartbeat(node="sink", status={**status.heartbeat_figures(), "preview": self._preview_url}))
+        self._taps.publish(
+            Heartbeat(
+                node="sink", status={**status.heartbeat_figures(), "preview": self._preview_url}
+            )
+        )
         if self._health.due(now_s):
             recording = RecordingStatus() if status.series is None else status.series.recording
             self._health.report(
@@ -367,23 +421,31 @@ class SinkNode:
 
     def _not_ready(self, status: SinkStatus) -> str:
         """Return why results cannot be received or stored, ``""`` if they can."""
-        incomplete_reason = "" if status.series is None else status.series.recording.incomplete_reason
+        incomplete_reason = (
+            "" if status.series is None else status.series.recording.incomplete_reason
+        )
         if incomplete_reason:
             return f"recording stopped: {incomplete_reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
 
 
 def read_accounts(path: Path) -> dict[str, dict[str, Json]]:
-    """Return the accounts of the series in a summary, by name, in order; none if it cannot be read."""
+    """Return the accounts of the series in a summary, by name, in order;
+    none if it cannot be read.
+    """
     try:
         last = json.loads(path.read_text())
-        return {str(one["series"]): {key: one[key] for key in _ACCOUNT} for one in (*last["earlier"], last)}
+        return {
+            str(one["series"]): {key: one[key] for key in _ACCOUNT}
+            for one in (*last["earlier"], last)
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
 def write_summary(path: Path, summary: dict[str, Json]) -> None:
-    """Write the summary of a series, with its folder, which a cleaner of temporary files may have removed.
+    """Write the summary of a series, with its folder, which a cleaner of temporary files may have
+    removed.
 
     Raises `StorageError` if it cannot be written; the log has its content then.
     """
@@ -399,7 +461,11 @@ def write_summary(path: Path, summary: dict[str, Json]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()
-        log.error("cannot write the summary to %s (%s): %s", path, error.strerror, json.dumps(summary))
+        log.error(
+            "cannot write the summary to %s (%s): %s", path, error.strerror, json.dumps(summary)
+        )
         raise StorageError(
-            f"The summary {path} cannot be written", got=error.strerror, hint="The sink's log has its content."
+            f"The summary {path} cannot be written",
+            got=error.strerror,
+            hint="The sink's log has its content.",
         ) from error

@@ -1,4 +1,6 @@
-"""Operator commands at the sink: execute them here or have the nodes execute them, and record every change."""
+"""Operator commands at the sink: execute them here or have the nodes execute them, and record every
+change.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ _AGAIN = ", again after a restart"
 
 @dataclass(slots=True)
 class _Request:
-    """One request to the sink, to one node or to all nodes of a kind; answered once all of them have answered."""
+    """One request to the sink, to one node or to all nodes of a kind; answered once all of them
+    have answered.
+    """
 
     node: str
     action: str
@@ -75,11 +79,13 @@ class _Sent:
 
 @dataclass
 class OperatorCommands:
-    """Take requests from any thread (`ask`), and execute or forward them in the sink's loop (`poll`).
+    """Take requests from any thread (`ask`), and execute or forward them in the sink's loop
+    (`poll`).
 
-    The sink's own parameters are ``recording``, while there is a series, and the tone of the page. ``peers`` are the
-    nodes that report to the sink, by identity; ``send`` returns False if a message cannot be sent; ``series`` returns
-    the running one; ``wake`` wakes the sink's loop from any thread; ``show_soon`` updates the displayed status at once.
+    The sink's own parameters are ``recording``, while there is a series, and the tone of the page.
+    ``peers`` are the nodes that report to the sink, by identity; ``send`` returns False if a
+    message cannot be sent; ``series`` returns the running one; ``wake`` wakes the sink's loop from
+    any thread; ``show_soon`` updates the displayed status at once.
     """
 
     peers: Mapping[bytes, ReportingPeer]
@@ -91,7 +97,9 @@ class OperatorCommands:
     alarms: Alarms
     display: Display | None = None
     """The page's display, for its tone; None without a page."""
-    recent: deque[SettingChange] = field(default_factory=lambda: deque(maxlen=MAX_RECENT), init=False)
+    recent: deque[SettingChange] = field(
+        default_factory=lambda: deque(maxlen=MAX_RECENT), init=False
+    )
     """The last changes, which every page shows."""
     _inbox: SimpleQueue[_Request] = field(default_factory=SimpleQueue, init=False)
     _sent: dict[str, _Sent] = field(default_factory=dict, init=False)
@@ -101,14 +109,17 @@ class OperatorCommands:
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[ControlAnswer]:
         """Request, from any thread, that a node sets parameters or performs an action.
 
-        ``node`` is a name, ``reconstruct`` for all of that kind, or ``sink``; ``action`` is ``set``, one that the node
-        lists, or at the sink ``acknowledge``, with the number of the ``alarm``, or ``keep_event``, which keeps an event
-        of a triggered recording; ``who`` is logged and recorded.
+        ``node`` is a name, ``reconstruct`` for all of that kind, or ``sink``; ``action`` is
+        ``set``, one that the node lists, or at the sink ``acknowledge``, with the number of the
+        ``alarm``, or ``keep_event``, which keeps an event of a triggered recording; ``who`` is
+        logged and recorded.
         """
         request = _Request(node, action, parameters, who, Future())
         if self._inbox.qsize() + len(self._sent) >= MAX_WAITING:
             request.answer.set_exception(
-                EnvironmentFault(f"{MAX_WAITING} requests are pending", hint="Try again when they are answered.")
+                EnvironmentFault(
+                    f"{MAX_WAITING} requests are pending", hint="Try again when they are answered."
+                )
             )
         else:
             self._inbox.put(request)
@@ -118,7 +129,10 @@ class OperatorCommands:
     # --- from the sink's loop
 
     def poll(self, now_s: float) -> None:
-        """Execute or forward new requests and expire those that will not be answered. Never blocks."""
+        """Execute or forward new requests and expire those that will not be answered.
+
+        Never blocks.
+        """
         while not self._inbox.empty():
             request = self._inbox.get()
             if not request.answer.set_running_or_notify_cancel():
@@ -135,7 +149,11 @@ class OperatorCommands:
         for key, sent in list(self._sent.items()):
             peer = self.peers.get(sent.identity)
             if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
-                why = "has not answered" if peer is not None and not peer.lost else "was lost before it answered"
+                why = (
+                    "has not answered"
+                    if peer is not None and not peer.lost
+                    else "was lost before it answered"
+                )
                 problem = EnvironmentFault(
                     f"{sent.node} {why}", hint="Check whether it took effect before trying again."
                 )
@@ -156,7 +174,11 @@ class OperatorCommands:
             }
             if changes:
                 text = ", ".join(f"{name} = {change.new}" for name, change in changes.items())
-                log.warning("%s has restarted with the values of the rig file: setting %s again", peer.hello.node, text)
+                log.warning(
+                    "%s has restarted with the values of the rig file: setting %s again",
+                    peer.hello.node,
+                    text,
+                )
                 who = next(iter(changes.values())).who.removesuffix(_AGAIN) + _AGAIN
                 again = {name: change.new for name, change in changes.items()}
                 self._pass_on(_Request(peer.hello.node, "set", again, who, Future()), now_s)
@@ -176,8 +198,11 @@ class OperatorCommands:
             for name, value in result.values.items():
                 old = sent.before.get(name)
                 if old != value:
-                    self._note_change(SettingChange(unix_ns(), request.who, sent.node, name, old, value))
-            # Requests already sent to this node will find these values, not those of its last report.
+                    self._note_change(
+                        SettingChange(unix_ns(), request.who, sent.node, name, old, value)
+                    )
+            # Requests already sent to this node will find these values, not those of its last
+            # report.
             for later in self._sent.values():
                 if later.identity == identity:
                     later.before.update(result.values)
@@ -198,22 +223,32 @@ class OperatorCommands:
         _answer_if_complete(request)
 
     def _pass_on(self, request: _Request, now_s: float) -> None:
-        targets = [(identity, peer) for identity, peer in self.peers.items() if _is_meant(peer, request.node)]
+        targets = [
+            (identity, peer)
+            for identity, peer in self.peers.items()
+            if _is_meant(peer, request.node)
+        ]
         if not targets:
             names = [peer.hello.node for peer in self.peers.values() if not peer.lost]
-            raise InputError(f"Unknown node {request.node!r}", expected=f"one of {', '.join([*names, SINK])}")
+            raise InputError(
+                f"Unknown node {request.node!r}", expected=f"one of {', '.join([*names, SINK])}"
+            )
         # All or none, as far as the sink can check.
         checked = [_checked(request, peer) for _, peer in targets]
         for (identity, peer), changes in zip(targets, checked, strict=True):
             key, node = secrets.token_hex(8), peer.hello.node
-            message = Control(request=key, node=node, action=request.action, parameters=changes, who=request.who)
+            message = Control(
+                request=key, node=node, action=request.action, parameters=changes, who=request.who
+            )
             if self.send(identity, message):
                 request.waiting.add(key)
                 # Now, because a heartbeat with the new values may arrive before the answer.
                 before = {parameter.name: parameter.value for parameter in peer.parameters}
                 self._sent[key] = _Sent(request, identity, node, now_s, before)
             else:
-                request.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
+                request.errors.append(
+                    EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment.")
+                )
 
     # --- the sink's own parameters
 
@@ -221,9 +256,13 @@ class OperatorCommands:
         parameters = []
         if (series := self.series()) is not None:
             text = "Whether the series is being recorded."
-            parameters.append(Parameter("recording", "flag", series.recorder.is_on, description=text))
+            parameters.append(
+                Parameter("recording", "flag", series.recorder.is_on, description=text)
+            )
         if self.display is not None:
-            parameters += [declare(PreviewSection, name, getattr(self.display.tone, name)) for name in _TONE]
+            parameters += [
+                declare(PreviewSection, name, getattr(self.display.tone, name)) for name in _TONE
+            ]
         return parameters
 
     def _set_own(self, request: _Request) -> None:
@@ -238,7 +277,9 @@ class OperatorCommands:
             return
         if request.action != "set":
             expected = "set, acknowledge or keep_event"
-            raise InputError(f"Action {request.action!r} is not available at the sink now", expected=expected)
+            raise InputError(
+                f"Action {request.action!r} is not available at the sink now", expected=expected
+            )
         changes = checked_changes(self._own_parameters(), request.parameters, SINK)
         if "recording" in changes:
             request.texts.append(self.switch_recording(bool(changes["recording"]), request.who))
@@ -250,7 +291,8 @@ class OperatorCommands:
         request.values[SINK] = changes
 
     def switch_recording(self, on: bool, who: str) -> str:
-        """Start or stop the recording of the running series, unless that is done; return the name of the file.
+        """Start or stop the recording of the running series, unless that is done; return the name
+        of the file.
 
         Raises `StorageError` if the file cannot be created.
         """
@@ -284,23 +326,36 @@ class OperatorCommands:
             self._in_force[change.node, change.name] = change
 
     def carry_changes(self, series: SeriesSession) -> None:
-        """Pass earlier changes that are still in force to a new series; take over those of one that continues."""
+        """Pass earlier changes that are still in force to a new series; take over those of one that
+        continues.
+        """
         for change in series.statistics.changes:
             self._keep_in_force(change)
         if series.statistics.changes:
             self._known.clear()  # nodes may have restarted together with the sink
             return
-        values = {(node, entry.name): entry.value for node, _, entries, _ in self._declared() for entry in entries}
+        values = {
+            (node, entry.name): entry.value
+            for node, _, entries, _ in self._declared()
+            for entry in entries
+        }
         for key, change in list(self._in_force.items()):
             if values.get(key, change.new) == change.new:
                 series.note_change(change)
             else:
-                del self._in_force[key]  # the node has restarted since, with the values of the rig file
+                del self._in_force[
+                    key
+                ]  # the node has restarted since, with the values of the rig file
 
     def describe(self) -> list[dict[str, Json]]:
         """Return parameters and actions by node, as JSON for the page."""
         return [
-            {"node": node, "kind": kind, "parameters": [entry.as_dict() for entry in parameters], "actions": actions}
+            {
+                "node": node,
+                "kind": kind,
+                "parameters": [entry.as_dict() for entry in parameters],
+                "actions": actions,
+            }
             for node, kind, parameters, actions in self._declared()
             if parameters or actions
         ]
@@ -320,7 +375,9 @@ def _answer_if_complete(request: _Request) -> None:
     if request.errors:
         request.answer.set_exception(request.errors[0])
     else:
-        request.answer.set_result(ControlAnswer(request.values, "; ".join(dict.fromkeys(request.texts))))
+        request.answer.set_result(
+            ControlAnswer(request.values, "; ".join(dict.fromkeys(request.texts)))
+        )
 
 
 def _is_meant(peer: ReportingPeer, node: str) -> bool:
@@ -333,8 +390,12 @@ def _checked(request: _Request, peer: ReportingPeer) -> dict[str, Value]:
     if request.action == "set":
         return checked_changes(peer.parameters, request.parameters, node)
     if request.action not in peer.actions:
-        expected = f"one of {', '.join(peer.actions)}" if peer.actions else "none: it offers no action now"
-        raise InputError(f"Action {request.action!r} is not available at {node} now", expected=expected)
+        expected = (
+            f"one of {', '.join(peer.actions)}" if peer.actions else "none: it offers no action now"
+        )
+        raise InputError(
+            f"Action {request.action!r} is not available at {node} now", expected=expected
+        )
     return {}
 
 

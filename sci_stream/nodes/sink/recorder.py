@@ -1,4 +1,6 @@
-"""The recorder: a bounded queue and a writer thread, so that recording never blocks the sink; its start and stop."""
+"""The recorder: a bounded queue and a writer thread, so that recording never blocks the sink; its
+start and stop.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from sci_stream.recording.segments import free_bytes
 log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
-# A recording that a full disk stopped is tried again this often, once so much more than the minimum is free.
+# A recording that a full disk stopped is tried again this often, once so much more than the minimum
+# is free.
 _AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
 
 
@@ -35,8 +38,8 @@ _AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
-    ``rows`` and ``bytes`` count the segments since the recording was last started. ``unreadable`` says why recorded
-    snapshots could not be read back at the end of the series.
+    ``rows`` and ``bytes`` count the segments since the recording was last started. ``unreadable``
+    says why recorded snapshots could not be read back at the end of the series.
     """
 
     enabled: bool = False
@@ -68,9 +71,9 @@ class RecordingStatus:
 class Recorder:
     """The recording of one series, which can be started and stopped. Used by one thread.
 
-    Each `start` opens a new file, the next segment of the series, with the ``picture`` of an analysis. `submit` never
-    blocks; a caller that heeds `is_full` bounds the queue by ``max_queue_bytes``. ``batch_items`` bound one flush and
-    thereby the loss in a crash.
+    Each `start` opens a new file, the next segment of the series, with the ``picture`` of an
+    analysis. `submit` never blocks; a caller that heeds `is_full` bounds the queue by
+    ``max_queue_bytes``. ``batch_items`` bound one flush and thereby the loss in a crash.
     """
 
     info: SeriesInfo
@@ -81,7 +84,8 @@ class Recorder:
     max_queue_bytes: int = 256 * MIB
     batch_items: int = 64
     is_wanted: bool = field(default=False, init=False)
-    """Whether new snapshots are to be recorded: also if recording has stopped by itself or could not start."""
+    """Whether new snapshots are to be recorded: also if recording has stopped by itself or could
+    not start."""
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _queue: deque[Item] = field(default_factory=deque, init=False)
     _queue_bytes: int = field(default=0, init=False)
@@ -95,27 +99,38 @@ class Recorder:
     @property
     def is_on(self) -> bool:
         """Whether new snapshots are recorded."""
-        return self._recording is not None and self._recording.state is RecorderState.RECORDING and not self._ending
+        return (
+            self._recording is not None
+            and self._recording.state is RecorderState.RECORDING
+            and not self._ending
+        )
 
     def start(self, settled_below: int = 0, *, make_folder: bool = True) -> str:
         """Record from the next snapshot on; return the file name.
 
         Snapshots before ``settled_below`` have an outcome and need no row in the new segment.
 
-        Raises `InputError` if already recording, while the previous file is still being written, or if the name of the
-        series, which may come from the network, is not a valid file name; `StorageError` if the folder or the file
-        cannot be created, or free disk space is below its floor.
+        Raises `InputError` if already recording, while the previous file is still being written, or
+        if the name of the series, which may come from the network, is not a valid file name;
+        `StorageError` if the folder or the file cannot be created, or free disk space is below its
+        floor.
         """
         if self.is_on:
             raise InputError("The series is already being recorded")
         if not self.is_wanted and self._thread is not None and self._thread.is_alive():
-            raise InputError("The previous file is still being written", hint="Try again in a moment.")
+            raise InputError(
+                "The previous file is still being written", hint="Try again in a moment."
+            )
         if make_folder:
             with writing(self.section.folder):
                 self.section.folder.mkdir(parents=True, exist_ok=True)
-        recording = SeriesRecording(self.info, self.calibration, self.section, settled_below, picture=self.picture)
+        recording = SeriesRecording(
+            self.info, self.calibration, self.section, settled_below, picture=self.picture
+        )
         self.close()  # one that stopped by itself, e.g. on a full disk
-        self._thread = threading.Thread(target=self._run, args=(recording,), name="recorder", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(recording,), name="recorder", daemon=True
+        )
         with self._changed:
             self._recording = recording
             self._ending, self.is_wanted, self._failure = False, True, ""
@@ -128,17 +143,21 @@ class Recorder:
         recording.finish(self._final_ledger)
 
     def resume(self, settled_below: int) -> None:
-        """Start again after a restart of the sink. On failure log an error, which `status` has, too.
+        """Start again after a restart of the sink.
 
-        Snapshots of the series are on their way: without a recording they count as not recorded. A missing folder is
-        not created again: it may be the mount point of a disk.
+        On failure log an error, which `status` has, too.
+
+        Snapshots of the series are on their way: without a recording they count as not recorded. A
+        missing folder is not created again: it may be the mount point of a disk.
         """
         self.is_wanted = True
         try:
             self.start(settled_below, make_folder=False)
         except StorageError as error:
             self._failure = str(error)
-            log.error("cannot resume the recording, snapshots from now on are not recorded: %s", error)
+            log.error(
+                "cannot resume the recording, snapshots from now on are not recorded: %s", error
+            )
 
     def try_again(self, settled_below: int, now_s: float) -> None:
         """Continue in a new segment when a disk that was full has room again."""
@@ -147,7 +166,8 @@ class Recorder:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            # Stopped below the minimum, or failed for lack of space: the same, since other faults leave room.
+            # Stopped below the minimum, or failed for lack of space: the same, since other faults
+            # leave room.
             if recording.free_bytes >= enough or free_bytes(recording.writer.path) < enough:
                 return
             file = self.start(settled_below)
@@ -157,7 +177,8 @@ class Recorder:
         log.warning("the disk has room again: the recording continues in %s", file)
 
     def stop(self, ledger: LedgerCounts) -> str:
-        """Close the file once all accepted items are written, without waiting; return its name, ``""`` if none began.
+        """Close the file once all accepted items are written, without waiting; return its name,
+        ``""`` if none began.
 
         ``ledger`` is the current ledger, stored in the file.
 
@@ -205,7 +226,8 @@ class Recorder:
             self._changed.notify_all()
 
     def close(self, ledger: LedgerCounts | None = None) -> None:
-        """Write the queue, store the ledger in file and journal unless `stop` did, and wait until both are closed.
+        """Write the queue, store the ledger in file and journal unless `stop` did, and wait until
+        both are closed.
 
         Without a ledger, as after an error, the file is not marked clean.
         """

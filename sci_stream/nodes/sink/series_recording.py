@@ -1,4 +1,6 @@
-"""Write one series to its recording and journal in batches, and stop cleanly when the disk is full."""
+"""Write one series to its recording and journal in batches,
+and stop cleanly when the disk is full.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from sci_stream.wire.messages import Dropped
 
 _LOG = logging.getLogger(__name__)
 MIB = 1 << 20
-# A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
+# A next segment that cannot be created (too many open files, folder missing) is tried again after
+# this time.
 _RETRY_SEGMENT_S = 5.0
 # Size of a queued item apart from its arrays, so that items without arrays are bounded too.
 _ITEM_OVERHEAD_BYTES = 512
@@ -67,7 +70,9 @@ OnDurable = Callable[[Written], None]
 
 @dataclass(frozen=True, slots=True)
 class LedgerNote:
-    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
+    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes``
+    next to it.
+    """
 
     ledger: LedgerCounts
     notes: dict[str, Json] = field(default_factory=dict)
@@ -100,12 +105,15 @@ class Item:
 
 
 class SeriesRecording:
-    """The recording and journal of one series. Used in one thread; its attributes may be read from any.
+    """The recording and journal of one series.
+
+    Used in one thread; its attributes may be read from any.
 
     The folder of ``section``, ``[record]`` of the rig, must exist.
 
-    Raises `StorageError` if the folder is missing, free disk space is below its floor, or a file cannot be created;
-    `InputError` if the series name, which may come from the network, is not a valid file name.
+    Raises `StorageError` if the folder is missing, free disk space is below its floor, or a file
+    cannot be created; `InputError` if the series name, which may come from the network, is not a
+    valid file name.
     """
 
     def __init__(
@@ -139,7 +147,9 @@ class SeriesRecording:
         )
         try:
             self._journal = Journal(path.with_suffix(".journal.jsonl"))
-            self._journal.append("series_started", {"series": info.series, "file": self.writer.path.name})
+            self._journal.append(
+                "series_started", {"series": info.series, "file": self.writer.path.name}
+            )
             self._journal.sync()
         except StorageError:
             self.writer.close()
@@ -169,7 +179,9 @@ class SeriesRecording:
     def _check_folder(self, path: Path) -> None:
         folder, floor = self._section.folder, self._floor_bytes
         if not folder.is_dir():
-            raise StorageError(f"The recording folder {folder} does not exist", hint="Create or mount it.")
+            raise StorageError(
+                f"The recording folder {folder} does not exist", hint="Create or mount it."
+            )
         self.free_bytes = free = free_bytes(path)
         if free < floor:
             raise StorageError(
@@ -199,7 +211,9 @@ class SeriesRecording:
                 self._watch_space()
             if self.state is RecorderState.RECORDING and self._segment_is_full():
                 self._begin_segment()
-        except Exception as error:  # the thread of the recorder must go on: the sink waits for its callbacks
+        except (
+            Exception
+        ) as error:  # the thread of the recorder must go on: the sink waits for its callbacks
             _LOG.exception("the recorder failed")
             self._stop(RecorderState.FAILED, str(error))
 
@@ -212,7 +226,9 @@ class SeriesRecording:
 
     def _settle_rate(self) -> None:
         """Set the write rate to the average of the whole recording."""
-        self.mb_per_s = round(self.bytes_written / max(time.monotonic() - self._began_s, 1e-6) / 1e6, 3)
+        self.mb_per_s = round(
+            self.bytes_written / max(time.monotonic() - self._began_s, 1e-6) / 1e6, 3
+        )
 
     def _segment_is_full(self) -> bool:
         full = 0 < self._section.segment_mib * MIB <= self.writer.bytes_written
@@ -224,14 +240,19 @@ class SeriesRecording:
     def _begin_segment(self) -> None:
         """Continue in a new file; close the previous one cleanly, with a reference to it.
 
-        If the file cannot be created, the open one is continued: it needs no further file descriptor.
+        If the file cannot be created, the open one is continued: it needs no further file
+        descriptor.
         """
         last = self.writer
         try:
             self.writer = last.next_segment()
         except Exception as error:  # whatever fails, the open segment can still be written
             self._next_segment_s = time.monotonic() + _RETRY_SEGMENT_S
-            _LOG.error("%s grows beyond its limit, because the next segment cannot begin: %s", last.path, error)
+            _LOG.error(
+                "%s grows beyond its limit, because the next segment cannot begin: %s",
+                last.path,
+                error,
+            )
             self._segment_problem = f"the next segment cannot begin: {error}"
             return
         self._segment_problem = ""
@@ -240,7 +261,9 @@ class SeriesRecording:
         try:
             last.close(self.ledger, continued=self.writer.path.name)
         except Exception as error:  # its rows are flushed; the series continues in the new segment
-            _LOG.error("segment %s not closed cleanly, readable up to its last flush: %s", last.path, error)
+            _LOG.error(
+                "segment %s not closed cleanly, readable up to its last flush: %s", last.path, error
+            )
         self._segment_began_s = time.monotonic()
         self._journal.append("segment_started", {"file": self.writer.path.name})
         self._sync()
@@ -255,7 +278,9 @@ class SeriesRecording:
         try:
             self.writer.flush()
         except Exception as failure:
-            results[:] = [Written.LOST if result is Written.WRITTEN else result for result in results]
+            results[:] = [
+                Written.LOST if result is Written.WRITTEN else result for result in results
+            ]
             error = error or failure
         return error
 
@@ -276,7 +301,9 @@ class SeriesRecording:
                     self.writer.settled_below = data.settled_below
                     self.writer.write_ledger(data.ledger)
                 case SettingChange() | Event():
-                    self._journal.append("changed" if isinstance(data, SettingChange) else "event", asdict(data))
+                    self._journal.append(
+                        "changed" if isinstance(data, SettingChange) else "event", asdict(data)
+                    )
         except (InputError, ValueError, TypeError, ArithmeticError) as error:
             # One invalid snapshot must not end the recording.
             if self._lines.take(time.monotonic()):
@@ -290,13 +317,18 @@ class SeriesRecording:
         written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
         if any(written):
             event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
-            self._journal.append("outcome", event | ({"count": dropped.count} if dropped.count > 1 else {}))
+            self._journal.append(
+                "outcome", event | ({"count": dropped.count} if dropped.count > 1 else {})
+            )
 
     def _watch_space(self) -> None:
         try:
             self.free_bytes = free = free_bytes(self.writer.path)
         except OSError as error:
-            self._stop(RecorderState.FAILED, f"{self.writer.path.parent} cannot be accessed: {error.strerror}")
+            self._stop(
+                RecorderState.FAILED,
+                f"{self.writer.path.parent} cannot be accessed: {error.strerror}",
+            )
             return
         floor = self._floor_bytes
         if free < floor:

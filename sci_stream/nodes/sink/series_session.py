@@ -1,4 +1,6 @@
-"""The session of a running series at the sink: receives its messages, records them, and acknowledges safe ones."""
+"""The session of a running series at the sink: receives its messages, records them, and
+acknowledges safe ones.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,17 @@ _REORDER_PATIENCE_S = 2.0
 _SOLVERS_IN_FILE, _EVENTS_IN_FILE = 32, 128
 _EVENTS_SHOWN = 20
 _LONGEST_SOLVER = 1500
-# The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
-# is faster. Each number that is accepted may cost a row of 300 bytes in the recording, which `MAX_EMPTY_ROWS` end.
+# The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers
+# beyond it: no camera is faster. Each number that is accepted may cost a row of 300 bytes in the
+# recording, which `MAX_EMPTY_ROWS` end.
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
 # The file is written before each acknowledgement; the journal has every change.
 _SAVED_CHANGES = 48
 
 OfSnapshot = Snapshot | Reconstruction | Dropped
-"""A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots without one."""
+"""A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots
+without one."""
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
 
@@ -58,9 +62,10 @@ Solvers = Mapping[str, Mapping[str, int | float | str]]
 class Callbacks:
     """Functions that a session calls in its node.
 
-    ``wake`` wakes the node's loop from the recorder's thread; ``show`` displays a reconstruction, in order;
-    ``observe`` takes a latency in s and its stage; ``clock_of`` returns the sink's clock minus a node's, ns, None if
-    unknown; ``solvers`` returns the solver settings of all connected nodes.
+    ``wake`` wakes the node's loop from the recorder's thread; ``show`` displays a reconstruction,
+    in order; ``observe`` takes a latency in s and its stage; ``clock_of`` returns the sink's clock
+    minus a node's, ns, None if unknown; ``solvers`` returns the solver settings of all connected
+    nodes.
     """
 
     wake: Callable[[], None] = lambda: None
@@ -81,9 +86,10 @@ class _Pending:
 class SeriesSession:
     """One series at the sink, from start to end; `open` makes it. Used from the sink's loop.
 
-    Each message takes the same way: `receive` recognises duplicates, updates the statistics, displays, and submits to
-    the recorder; the recorder's thread reports that it is flushed; `take_acknowledgements` settles it in the ledger
-    and returns the acknowledgement. ``file`` saves the ``ledger``, which continues an earlier one.
+    Each message takes the same way: `receive` recognises duplicates, updates the statistics,
+    displays, and submits to the recorder; the recorder's thread reports that it is flushed;
+    `take_acknowledgements` settles it in the ledger and returns the acknowledgement. ``file`` saves
+    the ``ledger``, which continues an earlier one.
     """
 
     def __init__(
@@ -105,7 +111,8 @@ class SeriesSession:
         self._callbacks = callbacks
         nodes = max(1, rig.reconstruct.nodes)
         self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
-            # Each node works on a block of its own: up to two blocks of every node may be out of order.
+            # Each node works on a block of its own: up to two blocks of every node may be out of
+            # order.
             window=2 * nodes * rig.reconstruct.block_snapshots,
             patience_s=_REORDER_PATIENCE_S,
         )
@@ -117,10 +124,16 @@ class SeriesSession:
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
-        self._ahead = min(MAX_EMPTY_ROWS // 2, int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s)))
-        self.recorder = Recorder(info, calibration, rig.record, picture=bool(rig.reconstruct.analyses))
+        self._ahead = min(
+            MAX_EMPTY_ROWS // 2, int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
+        )
+        self.recorder = Recorder(
+            info, calibration, rig.record, picture=bool(rig.reconstruct.analyses)
+        )
         state, is_triggered = triggers or TriggerState(), rig.record.is_triggered
-        self._triggered = TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
+        self._triggered = (
+            TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
+        )
         self._open_share = float(calibration.phi.mean())
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._file_path = recording_path(Path(rig.record.folder), info.series)
@@ -135,7 +148,8 @@ class SeriesSession:
         callbacks: Callbacks | None = None,
         file: LedgerFile | None = None,
     ) -> SeriesSession:
-        """Begin a series, or continue it after a restart of the sink: its ledger, its segments, its recording.
+        """Begin a series, or continue it after a restart of the sink: its ledger, its segments, its
+        recording.
 
         Parameters are those of the session.
 
@@ -143,11 +157,15 @@ class SeriesSession:
         """
         saved = None if file is None else file.read(info.series)
         if saved is not None:
-            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
+            log.warning(
+                "series %s: the ledger of the sink's earlier process is continued", info.series
+            )
         ledger = Ledger(None if saved is None else saved.ledger)
         triggers = None if saved is None else saved.triggers
         callbacks = callbacks or Callbacks()
-        session = cls(info, calibration, rig, callbacks=callbacks, file=file, ledger=ledger, triggers=triggers)
+        session = cls(
+            info, calibration, rig, callbacks=callbacks, file=file, ledger=ledger, triggers=triggers
+        )
         session.statistics.changes += () if saved is None else saved.changes
         session._restore_segments()
         if rig.record.enabled and saved is None:
@@ -165,8 +183,11 @@ class SeriesSession:
                 try:
                     self._restore_segment(recording)
                 except DAMAGE as error:
-                    # The run continues: snapshots that are missing from the ledger are named at its end.
-                    log.error("cannot read the earlier segment %s to its end: %s", recording.path, error)
+                    # The run continues: snapshots that are missing from the ledger are named at its
+                    # end.
+                    log.error(
+                        "cannot read the earlier segment %s to its end: %s", recording.path, error
+                    )
 
     def _restore_segment(self, recording: Recording) -> None:
         new = {seq for seq in recording.settled_seqs if not self.ledger.is_settled(seq)}
@@ -175,14 +196,18 @@ class SeriesSession:
             self.ledger.settle(seq, Outcome(outcome), reason)
         for seq in recording.seqs_with_outcome(Outcome.RECONSTRUCTED):
             report, node, redelivered = recording.report(seq)
-            self.statistics.add_figures(seq, report, node, redelivered=redelivered if seq in new else 0)
+            self.statistics.add_figures(
+                seq, report, node, redelivered=redelivered if seq in new else 0
+            )
             self._note_video(seq)
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
         self.learn_solvers(recording.solvers)
 
     def _restore_decisions(self) -> None:
-        """Continue with snapshots whose raw counts an earlier process has decided, and that have no outcome yet."""
+        """Continue with snapshots whose raw counts an earlier process has decided, and that have no
+        outcome yet.
+        """
         if self._triggered is None:
             return
         for seq in list(self._triggered.delivered):
@@ -192,7 +217,9 @@ class SeriesSession:
     # --- messages
 
     def expects(self, message: OfSnapshot) -> bool:
-        """Return whether the snapshot of a message can exist, as far as the acquire node has reported."""
+        """Return whether the snapshot of a message can exist, as far as the acquire node has
+        reported.
+        """
         last = message.seqs[-1] if isinstance(message, Dropped) else message.id.seq
         return self.ledger.expects(last, self._ahead)
 
@@ -204,13 +231,18 @@ class SeriesSession:
             case Snapshot() if message.counts.shape != shape:
                 return f"counts of {message.counts.shape} pixels, expected {shape}"
             case Reconstruction() if message.video.shape != (info.n_frames, *shape):
-                return f"a video of (B, H, W) = {message.video.shape}, expected {(info.n_frames, *shape)}"
+                return (
+                    f"a video of (B, H, W) = {message.video.shape}, expected "
+                    f"{(info.n_frames, *shape)}"
+                )
         return ""
 
     def receive(self, sender: bytes, message: OfSnapshot, now_s: float) -> bool:
-        """Take a message of the series that it `expects`; return whether it is safe: its sender may forget it.
+        """Take a message of the series that it `expects`; return whether it is safe: its sender may
+        forget it.
 
-        If not, `take_acknowledgements` returns its acknowledgement once it is, for the connection ``sender``.
+        If not, `take_acknowledgements` returns its acknowledgement once it is, for the connection
+        ``sender``.
         """
         key = acknowledgement_of(message)
         pending = self._pending.get(key)
@@ -237,17 +269,24 @@ class SeriesSession:
             seq = message.id.seq
             return seq in self._raw_safe or (triggered is not None and self.ledger.is_settled(seq))
         seqs = message.seqs if isinstance(message, Dropped) else [message.id.seq]
-        return all(self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered) for seq in seqs)
+        return all(
+            self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered)
+            for seq in seqs
+        )
 
     # --- triggered recording
 
     def _await_decision(self, key: Accepted, triggered: TriggeredSeries) -> None:
-        """Take a new message, to be recorded and counted once the raw counts of its snapshot are decided."""
+        """Take a new message, to be recorded and counted once the raw counts of its snapshot are
+        decided.
+        """
         message = self._pending[key].message
         if isinstance(message, Snapshot):
             self._note_event(triggered.add(message))
             self._write_decided(triggered)
-        elif key.seq in self._raw_safe or (isinstance(message, Dropped) and not self._raw_is_coming(key.seq)):
+        elif key.seq in self._raw_safe or (
+            isinstance(message, Dropped) and not self._raw_is_coming(key.seq)
+        ):
             self._queue(key)
         else:
             assert isinstance(message, Reconstruction | Dropped)
@@ -268,14 +307,19 @@ class SeriesSession:
         message = self._triggered.take(seq)
         # At the end, one that was kept too late for a node has no delivery.
         if seq not in self._raw_safe or (message is None and self.ended_by is not None):
-            message = Dropped(self.name, 0, seq, "", "raw_only")  # without raw counts it becomes a drop
+            message = Dropped(
+                self.name, 0, seq, "", "raw_only"
+            )  # without raw counts it becomes a drop
         if message is not None:
             key = acknowledgement_of(message)
             self._pending[key] = _Pending(message, [])
             self._queue(key)
 
     def keep_event(self, who: str) -> Event:
-        """Begin an event now, for an operator. Raises `InputError` if the recording is not triggered."""
+        """Begin an event now, for an operator.
+
+        Raises `InputError` if the recording is not triggered.
+        """
         if self._triggered is None:
             raise InputError("Everything is recorded", expected='[record] mode = "triggered"')
         # The acquire node's clock has stamped the snapshots.
@@ -308,7 +352,9 @@ class SeriesSession:
         return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
-        """Settle the snapshots that the recorder has written; return the acknowledgements by receiver."""
+        """Settle the snapshots that the recorder has written; return the acknowledgements by
+        receiver.
+        """
         due, self._acknowledgements = self._acknowledgements, []
         while not self._written.empty():
             key, written = self._written.get()
@@ -323,16 +369,24 @@ class SeriesSession:
 
     def _save(self) -> None:
         """Save the ledger before anything in it is acknowledged."""
-        triggers = None if self._triggered is None else self._triggered.saved(self.ledger.is_settled)
+        triggers = (
+            None if self._triggered is None else self._triggered.saved(self.ledger.is_settled)
+        )
         if self._file is not None:
             changes = self.statistics.changes[-_SAVED_CHANGES:]
-            self._file.write(SavedLedger(self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers))
+            self._file.write(
+                SavedLedger(
+                    self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers
+                )
+            )
 
     def _note_video(self, seq: int) -> None:
         if self._triggered is not None:  # nothing else asks, and gaps cost memory
             self._videos.add(seq)
 
-    def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
+    def _accept_reconstruction(
+        self, reconstruction: Reconstruction, now_s: float
+    ) -> Reconstruction:
         self._note_video(reconstruction.id.seq)
         # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
@@ -417,14 +471,18 @@ class SeriesSession:
         return Accepted(self.name, seq, "snapshot") in self._pending
 
     def _with_outcome(self, dropped: Dropped) -> Dropped:
-        """Return which outcome a snapshot without video has: raw only requires recorded raw counts."""
+        """Return which outcome a snapshot without video has:
+        raw only requires recorded raw counts.
+        """
         if dropped.outcome == "dropped":
             return dropped
         if dropped.seq in self._raw_safe:
             return dataclasses.replace(dropped, reason="")
         reason = dropped.reason
         if reason != DropReason.ACQUIRE_LOST:  # of those the data never reached the sink
-            reason = DropReason.NOT_RECORDED if self.recorder.is_wanted else DropReason.RECORDING_OFF
+            reason = (
+                DropReason.NOT_RECORDED if self.recorder.is_wanted else DropReason.RECORDING_OFF
+            )
         return dataclasses.replace(dropped, outcome="dropped", reason=reason)
 
     # --- operator
@@ -432,14 +490,21 @@ class SeriesSession:
     @property
     def recording_is_long_enough(self) -> bool:
         """Whether the recording has as much data as ``[record] stop_after_mib`` admits."""
-        return self.recorder.is_on and 0 < self._rig.record.stop_after_mib << 20 <= self.recorder.status().bytes
+        return (
+            self.recorder.is_on
+            and 0 < self._rig.record.stop_after_mib << 20 <= self.recorder.status().bytes
+        )
 
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.
 
         Raises `InputError` or `StorageError` if it is already in that state, or fails.
         """
-        file = self.recorder.start(self.ledger.settled_below) if on else self.recorder.stop(self.ledger.counts())
+        file = (
+            self.recorder.start(self.ledger.settled_below)
+            if on
+            else self.recorder.stop(self.ledger.counts())
+        )
         self._save()
         return file
 
@@ -463,7 +528,10 @@ class SeriesSession:
             self._write_decided(self._triggered)
             pending = {key.seq for key in self._pending}
             kept = (seq for run in self._raw_safe.runs for seq in range(*run))
-            for seq in {*self._triggered.delivered, *kept}:  # lost in a crash of the acquire node, or without delivery
+            for seq in {
+                *self._triggered.delivered,
+                *kept,
+            }:  # lost in a crash of the acquire node, or without delivery
                 if seq not in pending and not self.ledger.is_settled(seq):
                     self._raw_is_decided(seq)
 
@@ -472,7 +540,9 @@ class SeriesSession:
         return self.ended_by is not None and not self._pending
 
     def close(self) -> RecordingStatus:
-        """Display the remaining results and close the recording with its ledger; return its status."""
+        """Display the remaining results and close the recording with its ledger;
+        return its status.
+        """
         self._show(self._reorder.flush())
         self.recorder.close(self.ledger.counts())
         self._save()
@@ -482,14 +552,20 @@ class SeriesSession:
         return self._recording_status()
 
     def _missing_from_disk(self) -> str:
-        """Read back which snapshots are in the recording; return why it has fewer than the ledger, ``""`` if not."""
+        """Read back which snapshots are in the recording; return why it has fewer than the ledger,
+        ``""`` if not.
+        """
         counts = self.ledger.counts()
         videos = counts["reconstructed"] - counts["unrecorded"]
         recorded = videos + counts["raw_only"]
         videos_on_disk, on_disk, problems = count_recorded(self._file_path, self.name)
         missing = max(videos - videos_on_disk, recorded - on_disk)
         causes = "; ".join(problems) or "their rows are missing"
-        return f"{missing} of {recorded} recorded snapshots cannot be read back: {causes}" if missing > 0 else ""
+        return (
+            f"{missing} of {recorded} recorded snapshots cannot be read back: {causes}"
+            if missing > 0
+            else ""
+        )
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -511,24 +587,33 @@ class SeriesSession:
         return not name or name in self._solvers
 
     def learn_solvers(self, solvers: Solvers) -> None:
-        """Store the solver settings of nodes by their ids; those too long for the recording are left out."""
+        """Store the solver settings of nodes by their ids; those too long for the recording are
+        left out.
+        """
         for name, settings in solvers.items():
             if name not in self._solvers and len(json.dumps(dict(settings))) <= _LONGEST_SOLVER:
                 self._solvers[name] = settings
         while len(self._solvers) > _SOLVERS_IN_FILE:
             discarded = next(iter(self._solvers))
             del self._solvers[discarded]
-            log.warning("%s: too many different solver settings for the recording; discarding %s", self.name, discarded)
+            log.warning(
+                "%s: too many different solver settings for the recording; discarding %s",
+                self.name,
+                discarded,
+            )
 
     def checkpoint(self) -> None:
-        """Write the current ledger and solver settings to the recording, where they survive a crash."""
+        """Write the current ledger and solver settings to the recording, where they survive a
+        crash.
+        """
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
         notes: dict[str, Json] = {"solvers": dict(self._solvers)}
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
         if self._triggered is not None:
             notes["events"] = [
-                dataclasses.asdict(event) for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
+                dataclasses.asdict(event)
+                for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
             ]
         if not self.recorder.is_full:
             self.recorder.submit(LedgerNote(self.ledger.counts(), notes, self.ledger.settled_below))
@@ -558,10 +643,14 @@ class SeriesSession:
             units=info.chunks,
             calibration=statistics.health,
             calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
-            brightness=None if last is None or last.counts is None else mean_brightness(last.counts, info.bit_depth),
+            brightness=None
+            if last is None or last.counts is None
+            else mean_brightness(last.counts, info.bit_depth),
             recording=self._recording_status(),
             open_share=self._open_share,
-            events=None if self._triggered is None else self._triggered.ring.state.events[-_EVENTS_SHOWN:],
+            events=None
+            if self._triggered is None
+            else self._triggered.ring.state.events[-_EVENTS_SHOWN:],
         )
 
     def _recording_status(self) -> RecordingStatus:

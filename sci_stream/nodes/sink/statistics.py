@@ -44,9 +44,14 @@ class _Running:
         self._max = max(self._max, value)
 
     def figures(self, declared: InRun) -> dict[str, float | None]:
-        """Return the declared ones of ``mean``, ``min`` and ``max``, rounded; None without values."""
+        """Return the declared ones of ``mean``, ``min`` and ``max``, rounded;
+        None without values.
+        """
         values = {"mean": self._sum / max(self.n, 1), "min": self._min, "max": self._max}
-        return {name: round(values[name], declared.digits) if self.n else None for name in declared.figures}
+        return {
+            name: round(values[name], declared.digits) if self.n else None
+            for name in declared.figures
+        }
 
 
 def _percentiles(values: deque[float]) -> dict[str, float]:
@@ -54,11 +59,13 @@ def _percentiles(values: deque[float]) -> dict[str, float]:
     return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
 
 
-def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0) -> dict[str, float]:
+def stage_seconds(
+    times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0
+) -> dict[str, float]:
     """Return the time of an accepted snapshot in each stage, and from camera to sink, s.
 
-    ``acquire_ns`` and ``node_ns`` are the sink's clock minus those of the acquire and reconstruct hosts, ns; None if
-    unknown: stages that start and end on different clocks are then left out.
+    ``acquire_ns`` and ``node_ns`` are the sink's clock minus those of the acquire and reconstruct
+    hosts, ns; None if unknown: stages that start and end on different clocks are then left out.
     """
     stamps = (
         (times.acquired_ns, "acquire", acquire_ns),
@@ -69,18 +76,25 @@ def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | 
         (times.accepted_ns, "sink", 0),
     )
     stages = {}
-    for stage, earlier, later in (*zip(STAGES, stamps, stamps[1:], strict=False), ("total", stamps[0], stamps[-1])):
+    for stage, earlier, later in (
+        *zip(STAGES, stamps, stamps[1:], strict=False),
+        ("total", stamps[0], stamps[-1]),
+    ):
         (begun_ns, clock, ahead_ns), (ended_ns, other_clock, other_ahead_ns) = earlier, later
         if clock == other_clock:
             stages[stage] = (ended_ns - begun_ns) / 1e9
-        # A difference between clocks of unknown offset is not a duration: better none than a wrong one.
+        # A difference between clocks of unknown offset is not a duration: better none than a wrong
+        # one.
         elif ahead_ns is not None and other_ahead_ns is not None:
             stages[stage] = (ended_ns + other_ahead_ns - begun_ns - ahead_ns) / 1e9
     return stages
 
 
 class SeriesStatistics:
-    """Ledger and statistics of one series. Percentiles are over the most recent snapshots, means over all."""
+    """Ledger and statistics of one series.
+
+    Percentiles are over the most recent snapshots, means over all.
+    """
 
     def __init__(self, info: SeriesInfo, ledger: Ledger) -> None:
         self.info = info
@@ -88,9 +102,13 @@ class SeriesStatistics:
         self.rate = ThroughputMeter()
         self.acquired_rate = ThroughputMeter()
         self.end_reason = ""
-        self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
+        self._latency_ms: dict[str, deque[float]] = {
+            stage: deque(maxlen=_RECENT) for stage in STAGES
+        }
         self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
-        self._summarised = {quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.in_run}
+        self._summarised = {
+            quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.in_run
+        }
         self._psnr_listed: list[tuple[int, float]] = []
         self._starts: Counter[str] = Counter()
         self._budget_limited = 0
@@ -102,14 +120,19 @@ class SeriesStatistics:
         self.changes: list[SettingChange] = []
         """Operator changes; earlier ones that are still in force come first."""
 
-    def add(self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float) -> None:
+    def add(
+        self, reconstruction: Reconstruction, stages: Mapping[str, float], now_s: float
+    ) -> None:
         """Add an accepted reconstruction and its `stage_seconds`."""
         self.last = reconstruction
         self._taken += 1
         self.rate.update(now_s, self._taken)
         self._devices.add(reconstruction.device)
         self.add_figures(
-            reconstruction.id.seq, reconstruction.report, reconstruction.node, redelivered=reconstruction.redelivered
+            reconstruction.id.seq,
+            reconstruction.report,
+            reconstruction.node,
+            redelivered=reconstruction.redelivered,
         )
         for stage, seconds in stages.items():
             self.add_latency(stage, seconds)
@@ -117,7 +140,9 @@ class SeriesStatistics:
             self._total_ms.append((now_s, stages["total"] * 1e3))
 
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
-        """Add the solve report of a snapshot; also for one recorded before a restart of the sink."""
+        """Add the solve report of a snapshot; also for one recorded before a restart of
+        the sink.
+        """
         self.ledger.redelivered += redelivered > 0
         for quantity, running in self._summarised.items():
             value = quantity.value_in(report)
@@ -141,14 +166,18 @@ class SeriesStatistics:
         return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
 
     def recent_latency_ms(self, now_s: float) -> float | None:
-        """Return the median time from camera to sink over the last ten seconds, in ms; None if nothing came."""
+        """Return the median time from camera to sink over the last ten seconds, in ms; None if
+        nothing came.
+        """
         recent = [value for at_s, value in self._total_ms if at_s >= now_s - _HEADLINE_S]
         return round(float(np.median(recent)), 3) if recent else None
 
     def summary(
         self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, Json]
     ) -> dict[str, Json]:
-        """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
+        """Return the summary of the whole series, as written by ``--summary``
+        (docs/architecture.md).
+        """
         figures: dict[str, dict[str, float | None]] = {
             quantity.key: running.figures(quantity.in_run)
             for quantity, running in self._summarised.items()
@@ -206,7 +235,9 @@ class CalibrationStatistics:
         if self.first_brightness is None:
             self.first_brightness = health.brightness
         if health.match is not None:
-            self.least_match = min(health.match, 1.0 if self.least_match is None else self.least_match)
+            self.least_match = min(
+                health.match, 1.0 if self.least_match is None else self.least_match
+            )
 
     def alerts(self, warn_shift_px: float) -> list[str]:
         """Return the problems found by the last evaluation, one sentence each."""
@@ -215,9 +246,10 @@ class CalibrationStatistics:
     def to_json(self) -> dict[str, Json] | None:
         """Return the last and the worst values, None before the first evaluation.
 
-        ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square; ``brightness_drift`` is
-        relative to the first evaluation: 1 if light and scene are unchanged. ``frame_times``, of corrected gains, are
-        begin and duration of each frame as shares of the exposure; ``correction`` states the correction in words.
+        ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square;
+        ``brightness_drift`` is relative to the first evaluation: 1 if light and scene are
+        unchanged. ``frame_times``, of corrected gains, are begin and duration of each frame as
+        shares of the exposure; ``correction`` states the correction in words.
         """
         last = self.last
         if last is None:
@@ -231,15 +263,34 @@ class CalibrationStatistics:
             },
             "match": {"least_match": self.least_match},
             "brightness": {
-                "brightness_drift": last.brightness / begun if last.brightness is not None and begun else None
+                "brightness_drift": last.brightness / begun
+                if last.brightness is not None and begun
+                else None
             },
             "corrected": {"corrected_looks": self.corrected_looks},
         }
         values: dict[str, Value] = {}
         for quantity in quantities_of(CalibrationHealth):
             values |= {quantity.key: quantity.value_in(last), **over_series.get(quantity.name, {})}
-        shift = None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px)
-        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
-        times = self.correction.frame_times(len(self.correction.masks)) if self.correction.gain_error else None
+        shift = (
+            None
+            if last.shift_x_px is None or last.shift_y_px is None
+            else (last.shift_x_px, last.shift_y_px)
+        )
+        rounded = {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in values.items()
+        }
+        times = (
+            self.correction.frame_times(len(self.correction.masks))
+            if self.correction.gain_error
+            else None
+        )
         words = self.correction.words
-        return {"looks": self.looks, "shift_px": shift, **rounded, "frame_times": times, "correction": words}
+        return {
+            "looks": self.looks,
+            "shift_px": shift,
+            **rounded,
+            "frame_times": times,
+            "correction": words,
+        }

@@ -1,4 +1,6 @@
-"""Status of the rig: typed in the sink; as JSON for the live page and health server, flattened for the status tap."""
+"""Status of the rig: typed in the sink; as JSON for the live page and health server, flattened for
+the status tap.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,12 @@ _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 class SeriesStatus:
     """Status of a series.
 
-    ``rates`` are those of the last seconds: ``acquired_per_s`` from the camera and ``reconstructed_per_s``, in
-    snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from
-    camera to sink over the last ten seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts,
-    fraction of full scale) are those of the last snapshot; ``open_share`` is the mean transmission of the masks;
-    ``chunks`` are numbers that the camera and the analyses add to the last snapshot, with their ``units``;
+    ``rates`` are those of the last seconds: ``acquired_per_s`` from the camera and
+    ``reconstructed_per_s``, in snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by
+    stage, ``latency_recent_ms`` the median from camera to sink over the last ten seconds, None if
+    nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale) are
+    those of the last snapshot; ``open_share`` is the mean transmission of the masks; ``chunks`` are
+    numbers that the camera and the analyses add to the last snapshot, with their ``units``;
     ``events`` are the last ones, None unless the recording is triggered.
     """
 
@@ -64,22 +67,44 @@ class SeriesStatus:
         del values["report"], values["open_share"]
         unknown = {quantity.key: None for quantity in quantities_of(SolveReport) if quantity.live}
         report = unknown if self.report is None else live_values(self.report)
-        return {**values, **report, "calibration": self.calibration.to_json(), "recording": self.recording.to_json()}
+        return {
+            **values,
+            **report,
+            "calibration": self.calibration.to_json(),
+            "recording": self.recording.to_json(),
+        }
 
     def heartbeat_figures(self) -> dict[str, StatusValue]:
-        """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``, ``latency_ms.p50``, …."""
-        figures: dict[str, StatusValue] = {"series": self.series, "rig": self.rig, "policy": self.policy}
-        figures |= {f"ledger.{name}": int(value) for name, value in self.ledger.items() if isinstance(value, int)}
+        """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``,
+        ``latency_ms.p50``, ….
+        """
+        figures: dict[str, StatusValue] = {
+            "series": self.series,
+            "rig": self.rig,
+            "policy": self.policy,
+        }
+        figures |= {
+            f"ledger.{name}": int(value)
+            for name, value in self.ledger.items()
+            if isinstance(value, int)
+        }
         figures["ledger.dropped"] = sum(self.ledger["dropped"].values())
         figures |= {f"rate.{name}": float(value) for name, value in self.rates.items()}
-        figures |= {f"latency_ms.{name}": float(value) for name, value in self.latency_ms.get("total", {}).items()}
+        figures |= {
+            f"latency_ms.{name}": float(value)
+            for name, value in self.latency_ms.get("total", {}).items()
+        }
         calibration = self.calibration.to_json() or {}
         figures |= {
-            f"calibration.{n}": value for n, value in calibration.items() if isinstance(value, int | float | str)
+            f"calibration.{n}": value
+            for n, value in calibration.items()
+            if isinstance(value, int | float | str)
         }
         report = {} if self.report is None else live_values(self.report)
         figures |= {
-            name: float(v) for name, v in report.items() if isinstance(v, int | float) and not isinstance(v, bool)
+            name: float(v)
+            for name, v in report.items()
+            if isinstance(v, int | float) and not isinstance(v, bool)
         }
         return figures
 
@@ -88,8 +113,9 @@ class SeriesStatus:
 class SinkStatus:
     """Status of the whole rig as the sink knows it.
 
-    ``state`` is ``waiting`` before the first series, ``running``, or ``ended``; ``series`` is the running or the last
-    one; ``controls`` lists what can be set, by node; ``changes`` the last ones that operators made.
+    ``state`` is ``waiting`` before the first series, ``running``, or ``ended``; ``series`` is the
+    running or the last one; ``controls`` lists what can be set, by node; ``changes`` the last ones
+    that operators made.
     """
 
     state: str
@@ -108,7 +134,9 @@ class SinkStatus:
             "rig": self.rig,
             "nodes": self.nodes,
             "controls": self.controls,
-            "changes": [{"time_ns": one.time_ns, "text": str(one), "who": one.who} for one in self.changes],
+            "changes": [
+                {"time_ns": one.time_ns, "text": str(one), "who": one.who} for one in self.changes
+            ],
             "wire_errors": dict(self.wire_errors),
             "alarms": self.alarms,
             **({} if self.series is None else self.series.to_json()),
@@ -121,7 +149,9 @@ class SinkStatus:
 
 
 def node_statuses(peers: Iterable[ReportingPeer]) -> list[dict[str, StatusValue]]:
-    """Return the status of every connected or lost node: its last heartbeat's, without what can be set on it."""
+    """Return the status of every connected or lost node: its last heartbeat's, without what can be
+    set on it.
+    """
     return [
         {
             **{key: value for key, value in peer.status.items() if not is_declaration(key)},
@@ -139,7 +169,9 @@ def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]
     known = {}
     for peer in peers:
         settings = {
-            name.removeprefix(SOLVER_KEY): value for name, value in peer.status.items() if name.startswith(SOLVER_KEY)
+            name.removeprefix(SOLVER_KEY): value
+            for name, value in peer.status.items()
+            if name.startswith(SOLVER_KEY)
         }
         name = settings.pop("id", None)
         if isinstance(name, str) and _SOLVER_ID.fullmatch(name):
@@ -152,7 +184,9 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     figures: dict[str, Value] = {
         "wire_errors": dict(status.wire_errors),
         "nodes": dict(Counter(f"{node['kind']} {node['state']}" for node in status.nodes)),
-        "alarms": dict(Counter(str(alarm["level"]) for alarm in status.alarms if alarm["cleared_ns"] is None)),
+        "alarms": dict(
+            Counter(str(alarm["level"]) for alarm in status.alarms if alarm["cleared_ns"] is None)
+        ),
     }
     series = status.series
     if series is None:
@@ -163,8 +197,12 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
             "reconstructed": ledger["reconstructed"],
             "raw_only": ledger["raw_only"],
             "not_kept": ledger["not_kept"],
-            # From 0: Prometheus does not see the increase of a count that appears with its first loss.
-            **{f"dropped: {why}": count for why, count in (dict.fromkeys(DropReason, 0) | ledger["dropped"]).items()},
+            # From 0: Prometheus does not see the increase of a count that appears with its first
+            # loss.
+            **{
+                f"dropped: {why}": count
+                for why, count in (dict.fromkeys(DropReason, 0) | ledger["dropped"]).items()
+            },
         },
         "ledger_acquired": ledger["acquired"],
         "ledger_in_flight": ledger["in_flight"],
@@ -177,7 +215,9 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
             "recorded_bytes_per_second": recording.mb_per_s * 1e6,
             "recorder_state": {recording.state: 1.0},
         }
-    figures["chunk"] = {name: float(value) for name, value in series.chunks.items() if not isinstance(value, str)}
+    figures["chunk"] = {
+        name: float(value) for name, value in series.chunks.items() if not isinstance(value, str)
+    }
     for report in (series.calibration.last, series.report):
         if report is not None:
             figures |= gauges(report)

@@ -1,7 +1,8 @@
 r"""Plug-and-play generalized alternating projection, the paper's Algorithm 1.
 
-GAP solves ``min ½‖x − v‖² + λ g(v)  s.t.  y = Φx`` by alternating two steps: x is the projection of v onto the
-measurement, v the denoised x. The prior g is implicit: its proximal map is a denoiser D_σ, σ = √λ.
+GAP solves ``min ½‖x − v‖² + λ g(v)  s.t.  y = Φx`` by alternating two steps: x is the projection of
+v onto the measurement, v the denoised x. The prior g is implicit: its proximal map is a denoiser
+D_σ, σ = √λ.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
 Denoise = Callable[..., torch.Tensor]
-"""D_σ on whole videos: (…, B, H, W), σ → the same shape, not aliasing its input; see `Problem.relative`."""
+"""D_σ on whole videos: (…, B, H, W), σ → the same shape, not aliasing its input; see
+`Problem.relative`."""
 
 PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames' error, (…, B, H, W)."""
+"""Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames'
+error, (…, B, H, W)."""
 
 
 DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -28,7 +31,8 @@ DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 class CorrelatedResidual(NamedTuple):
     """Data step of the first ``iterations``: errors are correlated in space and time.
 
-    ``where``, (…, H, W), 0–1, is the weight of this step at each pixel; the projection has the remaining weight.
+    ``where``, (…, H, W), 0–1, is the weight of this step at each pixel; the projection has the
+    remaining weight.
     """
 
     posterior_mean: PosteriorMean
@@ -37,7 +41,9 @@ class CorrelatedResidual(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A measurement y = Φx + noise with the prior and the parameters of a solve; by default those of the paper."""
+    """A measurement y = Φx + noise with the prior and the parameters of a solve; by default those
+    of the paper.
+    """
 
     y: torch.Tensor
     """(…, H, W), the measurement, finite."""
@@ -54,12 +60,19 @@ class Problem(NamedTuple):
     correlated: CorrelatedResidual | None = None
     """Data step of the first iterations; None if all of them project."""
     relative: torch.Tensor | None = None
-    """(…, H, W), σ at each pixel as a multiple of σ, the third argument of priors with a noise map; None for σ
+    """(…, H, W), σ at each pixel as a multiple of σ, the third argument of priors with a noise map;
+    None for σ
     everywhere."""
 
     def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
-        """Return the correlated data step of an iteration, from 0; None for the projection alone."""
-        return self.correlated if self.correlated is not None and iteration < self.correlated.iterations else None
+        """Return the correlated data step of an iteration, from 0;
+        None for the projection alone.
+        """
+        return (
+            self.correlated
+            if self.correlated is not None and iteration < self.correlated.iterations
+            else None
+        )
 
     def denoise(self, x: torch.Tensor, sigma: Sigma, iteration: int) -> torch.Tensor:
         """Return D_σ(x) of an iteration, from 0."""
@@ -78,25 +91,29 @@ def gap(
         x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
         v ← D_σ(x)
 
-    With α = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves iterations
-    at high σ and oscillates at low σ: 1.86 gains in the first ten iterations with FFDNet, and loses seven decibels with
-    total variation as σ falls below 20/255; 1.5 holds down to 10/255.
+    With α = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves
+    iterations at high σ and oscillates at low σ: 1.86 gains in the first ten iterations with
+    FFDNet, and loses seven decibels with total variation as σ falls below 20/255; 1.5 holds down to
+    10/255.
 
-    If the noise of y is known, x should not reproduce it and y_acc should not accumulate it: both steps are scaled by
-    the share w of the residual that is likely an error of v (`data_weight`, with the σ of the pixel)::
+    If the noise of y is known, x should not reproduce it and y_acc should not accumulate it: both
+    steps are scaled by the share w of the residual that is likely an error of v (`data_weight`,
+    with the σ of the pixel)::
 
         w ← 2σ² / (2σ² + n²/R)
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
-    Φᵀ(ΦΦᵀ)⁻¹ is the smallest change that fits the residual, independently at each pixel: optimal for white errors,
-    which they are after some iterations. Before that, errors are smooth like the missing image content; ``correlated``
-    iterations use their covariance C in space and time (`sci_stream.recon.initialization.gaussian_prior`)::
+    Φᵀ(ΦΦᵀ)⁻¹ is the smallest change that fits the residual, independently at each pixel: optimal
+    for white errors, which they are after some iterations. Before that, errors are smooth like the
+    missing image content; ``correlated`` iterations use their covariance C in space and time
+    (`sci_stream.recon.initialization.gaussian_prior`)::
 
         x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ (y_acc − Φv)
 
-    The caller may stop at any iteration: the last estimate is the result. y_acc starts at y, not at 0 as in the
-    published code: there the first projection discards v⁰ (28.2 against below 10 dB after one iteration on Drop).
+    The caller may stop at any iteration: the last estimate is the result. y_acc starts at y, not at
+    0 as in the published code: there the first projection discards v⁰ (28.2 against below 10 dB
+    after one iteration on Drop).
 
     Parameters
     ----------
@@ -115,8 +132,9 @@ def gap(
 
     References
     ----------
-    PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
-    projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
+    PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin,
+    "Generalized alternating projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7
+    (2014).
     """
     y_acc = problem.y
     for k, sigma in enumerate(sigmas):
@@ -126,13 +144,19 @@ def gap(
 
 
 def data_step(
-    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, correlated: CorrelatedResidual | None
+    v: torch.Tensor,
+    y_acc: torch.Tensor,
+    problem: Problem,
+    sigma: Sigma,
+    correlated: CorrelatedResidual | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x and y_acc of an iteration of `gap`: new tensors."""
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
     w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
     # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
-    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
+    x, y_acc = accumulate_and_project(
+        v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w
+    )
     if correlated is not None:
         # x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ w (y_acc − Φv) where something moves
         residual = y_acc - forward(phi, v)
@@ -147,7 +171,8 @@ def data_step_gaussian(
     r_inv: torch.Tensor,
     correlated: CorrelatedResidual,
 ) -> torch.Tensor:
-    """Correct v by the posterior mean of its correlated errors where these are likely, else by the projection.
+    """Correct v by the posterior mean of its correlated errors where these are likely, else by the
+    projection.
 
     Returns
     -------
@@ -159,23 +184,27 @@ def data_step_gaussian(
 
 
 ERROR_PER_SIGMA = 2.0
-"""Variance of an error of v in units of the σ² that it is then denoised with. Tuned on eight scenes with white noise of
+"""Variance of an error of v in units of the σ² that it is then denoised with. Tuned on eight scenes
+with white noise of
 0.1: 1 and 4 lose 0.8 dB each after 12 iterations (lab/research/noise.md)."""
 
 
 def noise_variance_ratio(
     noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ². None if n is unknown.
+    """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ².
 
-    Where the level differs from place to place, σ_p = relative·σ, it is divided by the square of ``relative`` to be
-    compared with σ_p². Otherwise places that are denoised little would reproduce the noise.
+    None if n is unknown.
+
+    Where the level differs from place to place, σ_p = relative·σ, it is divided by the square of
+    ``relative`` to be compared with σ_p². Otherwise places that are denoised little would reproduce
+    the noise.
 
     Parameters
     ----------
     noise, r_inv, relative
-        n², (…, H, W), the variance of y's noise, None if unknown; and as in `Problem`. Pixels without a measurement
-        keep full weight, which the projection ignores.
+        n², (…, H, W), the variance of y's noise, None if unknown; and as in `Problem`. Pixels
+        without a measurement keep full weight, which the projection ignores.
     """
     if noise is None:
         return None
@@ -186,8 +215,8 @@ def noise_variance_ratio(
 def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
     r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): the share of the residual that is attributed to v.
 
-    An error of v with variance s² gives y − Φv the variance R s² + n². The linear minimum mean square error estimate
-    attributes R s²/(R s² + n²) of it to the error, here with s² = 2σ².
+    An error of v with variance s² gives y − Φv the variance R s² + n². The linear minimum mean
+    square error estimate attributes R s²/(R s² + n²) of it to the error, here with s² = 2σ².
     """
     variance = on_device(sigma, noise_ratio).square()
     return variance / (variance + noise_ratio)
@@ -196,14 +225,15 @@ def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
 def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
     r"""Return v⁰ = ȳ = y/Σ_b φ_b in every frame: the still image that fits the measurement.
 
-    Its residual y − Φv⁰ is zero at every measured pixel, for grey masks too; that of y/Σφ², equal for binary masks, is
-    not. Pixels without a measurement take the mean of the measured ones around them, or else of all.
+    Its residual y − Φv⁰ is zero at every measured pixel, for grey masks too; that of y/Σφ², equal
+    for binary masks, is not. Pixels without a measurement take the mean of the measured ones around
+    them, or else of all.
 
     Parameters
     ----------
     y, phi, r_inv
-        As in `Problem`. Keep saturated pixels here: although clipped, y/Σφ is nearer to the truth than the surroundings
-        of a highlight.
+        As in `Problem`. Keep saturated pixels here: although clipped, y/Σφ is nearer to the truth
+        than the surroundings of a highlight.
 
     Returns
     -------
@@ -214,7 +244,9 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     still = torch.where(measured, y / phi.sum(-3), 0.0)
     weight = measured.to(still.dtype)
     near, near_weight = _box_sum(still), _box_sum(weight)
-    everywhere = still.sum((-2, -1), keepdim=True) / weight.sum((-2, -1), keepdim=True).clamp_min(1.0)
+    everywhere = still.sum((-2, -1), keepdim=True) / weight.sum((-2, -1), keepdim=True).clamp_min(
+        1.0
+    )
     filled = torch.where(near_weight > 0, near / near_weight.clamp_min(1.0), everywhere)
     still = torch.where(measured, still, filled)
     return still.unsqueeze(-3).expand(phi.shape).clone()

@@ -1,4 +1,6 @@
-"""Noise levels σ: scalars on the device, so that a recording reads another one at each replay; numbers serve too."""
+"""Noise levels σ: scalars on the device, so that a recording reads another one at each replay;
+numbers serve too.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +13,7 @@ Sigma = float | torch.Tensor
 def on_device(sigma: Sigma, like: torch.Tensor) -> torch.Tensor:
     """Return σ, (), or of each image, (N, 1, 1), on the device and in the dtype of ``like``."""
     if isinstance(sigma, torch.Tensor):
-        return sigma.to(like.device, like.dtype, non_blocking=True)  # the host need not wait for its copy
+        return sigma.to(
+            like.device, like.dtype, non_blocking=True
+        )  # the host need not wait for its copy
     return like.new_full((), float(sigma))

@@ -1,25 +1,29 @@
-r"""The last iterations of a solve, trained as a whole, for any masks, any number of frames and any size.
+r"""The last iterations of a solve, trained as a whole, for any masks, any number of frames and any
+size.
 
-Iterations with a denoiser come first. Each stage then is an iteration of GAP (`sci_stream.recon.algorithms.gap`) with a
-network of its own::
+Iterations with a denoiser come first. Each stage then is an iteration of GAP
+(`sci_stream.recon.algorithms.gap`) with a network of its own::
 
     v, e² ← network(x, σ, change of the last data step, masks, noise, error of the start; memory)
     y_acc ← y + w (y_acc − y + α (y − Φv)),   w = Σe²φ² / (Σe²φ² + n²)
     x     ← v + e²φ (y_acc − Φv) / (Σe²φ² + n²)
 
-and its result is v + ½ e²φ (y − Φv)/(Σe²φ² + n²). The network also gives e², (B, H, W), the variance of the error that
-it expects at each pixel of each frame, in units of 2σ². The data step is the linear minimum mean square error
-correction with these variances: the residual of the measurement goes to the frames that are likely to be wrong, and as
-much of it as is not noise. σ is a multiple of the error of the start, a different one in each stage.
+and its result is v + ½ e²φ (y − Φv)/(Σe²φ² + n²). The network also gives e², (B, H, W), the
+variance of the error that it expects at each pixel of each frame, in units of 2σ². The data step is
+the linear minimum mean square error correction with these variances: the residual of the
+measurement goes to the frames that are likely to be wrong, and as much of it as is not noise. σ is
+a multiple of the error of the start, a different one in each stage.
 
-The networks are FFDNets with channels of two kinds. The first half are those of a frame network, from whose weights a
-training can begin. The others also see the neighbouring frames, by channels shifted along time between the layers,
-which needs no arithmetic and holds for any number of frames, and they are summed up from stage to stage as the memory.
+The networks are FFDNets with channels of two kinds. The first half are those of a frame network,
+from whose weights a training can begin. The others also see the neighbouring frames, by channels
+shifted along time between the layers, which needs no arithmetic and holds for any number of frames,
+and they are summed up from stage to stage as the memory.
 
 References
 ----------
-Unrolled projections: Z. Meng, S. Jalali, X. Yuan, "GAP-net for snapshot compressive imaging" (2020). Shifted channels:
-J. Lin, C. Gan, S. Han, "TSM: Temporal shift module for efficient video understanding", ICCV 2019.
+Unrolled projections: Z. Meng, S. Jalali, X. Yuan, "GAP-net for snapshot compressive imaging"
+(2020). Shifted channels: J. Lin, C. Gan, S. Han, "TSM: Temporal shift module for efficient video
+understanding", ICCV 2019.
 """
 
 from __future__ import annotations
@@ -38,27 +42,29 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
 
-# Added to e_p², so that no start counts as perfect; the highest σ. Stages are trained with these and those below.
+# Added to e_p², so that no start counts as perfect; the highest σ. Stages are trained with these
+# and those below.
 _LEAST_ERROR, _MAX_SIGMA = 4e-4, 0.3
 # How far log(e²/2σ²) can be from 0.
 _LOG_RANGE = 5.5
 # Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
 _CHANGE_SCALE, _MAP_SCALE, _MAP_LIMIT = 0.3, 4.0, 0.5
 _TINY = 1e-12
-# Part of the correction that a result takes. All of it gains nothing, and costs 0.13 dB behind wrong masks (mean of six
-# tuning clips); the rest of the residual shows errors that remain.
+# Part of the correction that a result takes. All of it gains nothing, and costs 0.13 dB behind
+# wrong masks (mean of six tuning clips); the rest of the residual shows errors that remain.
 _FITTED = 0.5
-# Iterations that come before any stage. A stage takes as long as four or five: after four of them it gains hardly more
-# than they do, and it leaves more false texture (lab/research/unrolled.md).
+# Iterations that come before any stage. A stage takes as long as four or five: after four of them
+# it gains hardly more than they do, and it leaves more false texture (lab/research/unrolled.md).
 LEAST_BEFORE = 8
 
 
 class Coded(NamedTuple):
-    """Measurements of N videos of B frames each, with estimates of them; the planes of a mosaic are videos.
+    """Measurements of N videos of B frames each, with estimates of them; the planes of a mosaic are
+    videos.
 
-    ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was measured; ``noise`` and
-    ``error``, n² and e_p² of the start of the solve, (N, H, W); ``still`` ȳ, (N, H, W); ``start``, the estimate that
-    the stages begin with, (N, B, H, W).
+    ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was
+    measured; ``noise`` and ``error``, n² and e_p² of the start of the solve, (N, H, W); ``still``
+    ȳ, (N, H, W); ``start``, the estimate that the stages begin with, (N, B, H, W).
     """
 
     y: torch.Tensor
@@ -80,16 +86,20 @@ class UnrolledSolver:
     stages
         From `sci_stream.recon.denoisers.weights.load_unrolled`. Copied to the device.
     precision
-        Arithmetic of the convolutions. With ``AUTO``, bfloat16, in which they were trained, where the device has
-        instructions for it.
+        Arithmetic of the convolutions. With ``AUTO``, bfloat16, in which they were trained, where
+        the device has instructions for it.
     """
 
     name = "unrolled"
 
-    def __init__(self, before: Denoiser, stages: Sequence[Stage], device: torch.device, precision: Precision) -> None:
+    def __init__(
+        self, before: Denoiser, stages: Sequence[Stage], device: torch.device, precision: Precision
+    ) -> None:
         prepare_libraries(device)
         self.before = before
-        half = precision is Precision.HALF or (precision is Precision.AUTO and computes_bfloat16(device))
+        half = precision is Precision.HALF or (
+            precision is Precision.AUTO and computes_bfloat16(device)
+        )
         self.dtype = torch.bfloat16 if half else torch.float32
         """Of the features."""
         self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
@@ -97,7 +107,10 @@ class UnrolledSolver:
         self._frame_pixels = 0
         self.stages = [
             Stage(
-                [k.to(device, self.dtype, memory_format=torch.channels_last) for k in stage.kernels],
+                [
+                    k.to(device, self.dtype, memory_format=torch.channels_last)
+                    for k in stage.kernels
+                ],
                 [b.to(device, self.dtype) for b in stage.biases],
                 stage.step.to(device),
             )
@@ -106,11 +119,15 @@ class UnrolledSolver:
 
     @property
     def recordable(self) -> bool:
-        """Whether the denoiser leaves every σ on the device, as the stages do; see `RecordableDenoiser`."""
+        """Whether the denoiser leaves every σ on the device, as the stages do; see
+        `RecordableDenoiser`.
+        """
         return isinstance(self.before, RecordableDenoiser) and self.before.recordable
 
     def among(self, iterations: int) -> int:
-        """Return how many of some iterations are stages: the last of them, after at least eight with the denoiser."""
+        """Return how many of some iterations are stages: the last of them, after at least eight
+        with the denoiser.
+        """
         return min(max(0, iterations - LEAST_BEFORE), len(self.stages))
 
     def finish(
@@ -120,7 +137,8 @@ class UnrolledSolver:
         number: int,
         between: Callable[[], None],
     ) -> Iterator[torch.Tensor]:
-        """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the stages after them.
+        """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the
+        stages after them.
 
         Parameters
         ----------
@@ -142,7 +160,9 @@ class UnrolledSolver:
         yield from stages
 
     def reduce_memory(self) -> bool:
-        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
+        """Take chunks of half the size, down to a frame each; see
+        `sci_stream.ports.MemoryReducible`.
+        """
         more_than_one = self.pixels_per_chunk >= 2 * self._frame_pixels > 0
         if more_than_one:
             self.pixels_per_chunk //= 2
@@ -160,18 +180,25 @@ def estimates(
     pixels_per_chunk: int | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> Iterator[torch.Tensor]:
-    """Yield the result of each stage, (N, B, H, W); convolutions in ``dtype``, all else in float32. Gradients pass.
+    """Yield the result of each stage, (N, B, H, W); convolutions in ``dtype``, all else in float32.
 
-    ``pixels_per_chunk``: see `UnrolledSolver`; None for all frames at once. ``between`` is called before each stage.
+    Gradients pass.
+
+    ``pixels_per_chunk``: see `UnrolledSolver`; None for all frames at once. ``between`` is called
+    before each stage.
     """
     rows, columns = problem.y.shape[-2:]
     y, phi, r_inv, noise, start_error, still, v = _even(problem)
     del problem  # the start, a whole video
     n_frames, valid, scale = phi.shape[1], r_inv > 0, r_inv.sqrt()
     error = (start_error + _LEAST_ERROR).sqrt()
-    maps = _MAP_SCALE * torch.stack((noise.sqrt() * scale, start_error.sqrt()), 1).clamp_max(_MAP_LIMIT)
+    maps = _MAP_SCALE * torch.stack((noise.sqrt() * scale, start_error.sqrt()), 1).clamp_max(
+        _MAP_LIMIT
+    )
     sizes = plan_chunks(n_frames, y.numel(), pixels_per_chunk or n_frames * y.numel())
-    chunks = [slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+    chunks = [
+        slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)
+    ]
 
     def corrected(v: torch.Tensor, aim: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         """Return v with the share of the residual against ``aim`` that is not noise."""
@@ -179,7 +206,9 @@ def estimates(
         step = valid * (aim - forward(phi, v)) / (forward(phi, share) + noise).clamp_min(_TINY)
         return v + share * step.unsqueeze(1)
 
-    def inputs(x: torch.Tensor, before: torch.Tensor, sigma: torch.Tensor) -> Iterator[torch.Tensor]:
+    def inputs(
+        x: torch.Tensor, before: torch.Tensor, sigma: torch.Tensor
+    ) -> Iterator[torch.Tensor]:
         """Yield the inputs of the network for each chunk, (N·F, C, H/2, W/2)."""
         for at in chunks:
             change = (x[:, at] - before[:, at]) * (_CHANGE_SCALE / error).unsqueeze(1)
@@ -195,14 +224,20 @@ def estimates(
         if variance is None or memory is None:
             variance = 2 * sigma.square()
             channels = stage.kernels[0].shape[1] - STAGE_INPUTS
-            memory = y.new_zeros((*phi.shape[:2], y.shape[-2] // 2, y.shape[-1] // 2, channels), dtype=dtype)
+            memory = y.new_zeros(
+                (*phi.shape[:2], y.shape[-2] // 2, y.shape[-1] // 2, channels), dtype=dtype
+            )
         else:
             gram = forward(phi, variance * phi)
-            y_acc = y + gram / (gram + noise).clamp_min(_TINY) * (y_acc - y + relaxation * (y - forward(phi, v)))
+            y_acc = y + gram / (gram + noise).clamp_min(_TINY) * (
+                y_acc - y + relaxation * (y - forward(phi, v))
+            )
         x = corrected(v, y_acc, variance)
         variance = torch.empty_like(x)
         for at, out in _through(stage, inputs(x, before, sigma), memory):
-            wrong, log = F.pixel_shuffle(out.float(), 2).view(*x[:, at].shape[:2], 2, *x.shape[2:]).unbind(2)
+            wrong, log = (
+                F.pixel_shuffle(out.float(), 2).view(*x[:, at].shape[:2], 2, *x.shape[2:]).unbind(2)
+            )
             x[:, at] -= wrong
             variance[:, at] = 2 * sigma.square() * (_LOG_RANGE * torch.tanh(log / _LOG_RANGE)).exp()
         before, v, relaxation = x, x, stage.step[1]
@@ -238,8 +273,12 @@ def _through(
             videos, waiting = h.reshape(n, -1, *h.shape[1:]), held[k]
             if waiting is not None:
                 videos = torch.cat((waiting, videos), 1)
-            # The last frame waits for the one after it; that before it was passed on when it was the last.
-            ready = slice(int(waiting is not None and waiting.shape[1] > 1), videos.shape[1] - int(begun < n_frames))
+            # The last frame waits for the one after it; that before it was passed on when it was
+            # the last.
+            ready = slice(
+                int(waiting is not None and waiting.shape[1] > 1),
+                videos.shape[1] - int(begun < n_frames),
+            )
             held[k] = videos[:, -2:]
             if ready.start >= ready.stop:
                 break
@@ -268,12 +307,15 @@ def _blocked(video: torch.Tensor) -> torch.Tensor:
 
 
 def _halved(maps: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
-    """Return maps at half resolution for the frames of a video, (N, C, H, W) → (N·F, C, H/2, W/2)."""
+    """Return maps at half resolution for the frames of a video, (N, C, H, W) → (N·F, C, H/2,
+    W/2).
+    """
     return F.avg_pool2d(maps, 2).repeat_interleave(video.shape[1], 0)
 
 
 def _exchanged(videos: torch.Tensor, number: int) -> torch.Tensor:
-    """Return features whose last ``number`` channels are of the frame before, of the frame after and of the same one.
+    """Return features whose last ``number`` channels are of the frame before, of the frame after
+    and of the same one.
 
     3, 3 and 2 of eight; (N, F, H, W, C). Beyond the first and the last frame they are 0.
     """

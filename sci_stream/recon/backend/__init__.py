@@ -1,1 +1,3 @@
-"""Device-specific parts: device choice, transfers, CUDA graphs, memory planning, asynchronous solves."""
+"""Device-specific parts: device choice, transfers, CUDA graphs, memory planning, asynchronous
+solves.
+"""

@@ -21,10 +21,11 @@ from sci_stream.reports import SolveReport, Start
 class AsyncSolve:
     """A reconstruction that the device may still be working on.
 
-    ``arrival`` brings the video, (B, H, W), and five numbers: its residual, 1 if the solve came out finite, else 0, the
-    place of the reason for its start in ``reasons`` (``"warm"`` for a warm start), and the estimated noise and
-    mismatch, NaN if unknown. ``report`` makes the report of the fields that only the device knows, ``finished`` is
-    called once with it; the last two laps of ``watch`` are around the solve.
+    ``arrival`` brings the video, (B, H, W), and five numbers: its residual, 1 if the solve came out
+    finite, else 0, the place of the reason for its start in ``reasons`` (``"warm"`` for a warm
+    start), and the estimated noise and mismatch, NaN if unknown. ``report`` makes the report of the
+    fields that only the device knows, ``finished`` is called once with it; the last two laps of
+    ``watch`` are around the solve.
     """
 
     arrival: Arrival

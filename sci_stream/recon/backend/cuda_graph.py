@@ -1,12 +1,12 @@
 """Work on a device recorded once and replayed: one launch instead of hundreds.
 
-A GPU runs the kernels of a solve in less time than the host takes to launch them one by one. A CUDA graph holds them
-all, with the addresses they read and write. So whatever changes from one replay to the next lives in tensors that stay
-where they are.
+A GPU runs the kernels of a solve in less time than the host takes to launch them one by one. A CUDA
+graph holds them all, with the addresses they read and write. So whatever changes from one replay to
+the next lives in tensors that stay where they are.
 
-Work that waits for the device cannot be captured: it is first done step by step where torch raises on a wait. A capture
-that fails all the same can leave torch's allocator in a state in which every later call fails; that is `CaptureError`,
-after which the process has to end.
+Work that waits for the device cannot be captured: it is first done step by step where torch raises
+on a wait. A capture that fails all the same can leave torch's allocator in a state in which every
+later call fails; that is `CaptureError`, after which the process has to end.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Recorder = Callable[[Callable[[], None]], Replay]
 MAX_PIXELS = 2**24
 """Pixels of a video up to which solves are recorded.
 
-An iteration of more takes a GPU milliseconds, so that launching it costs nothing, and until a replay ends a node can
-neither hand on results nor stop.
+An iteration of more takes a GPU milliseconds, so that launching it costs nothing, and until a
+replay ends a node can neither hand on results nor stop.
 """
 
 # Numbers of iterations that are recorded between the least and all.
@@ -52,15 +52,20 @@ class OutsideTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: set[int] = set()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         for tensor in _tensors((args, kwargs)):
             if (address := _address(tensor)) not in self._known:
                 self._known.add(address)
                 self.held.append(tensor)
         out = func(*args, **(kwargs or {}))
-        # Not kept: all that a whole solve makes would not fit into memory. What later lies at the address of something
-        # that is gone was made here too, since tensors from outside were there before.
+        # Not kept: all that a whole solve makes would not fit into memory. What later lies at the
+        # address of something that is gone was made here too, since tensors from outside were there
+        # before.
         self._known.update(map(_address, _tensors(out)))
         return out
 
@@ -86,7 +91,8 @@ class _Recording(NamedTuple):
 class Graphs:
     """Recordings of the work of one engine.
 
-    They share the memory of their inputs and of their outputs, since they are replayed one after the other.
+    They share the memory of their inputs and of their outputs, since they are replayed one after
+    the other.
 
     Parameters
     ----------
@@ -116,7 +122,9 @@ class Graphs:
         self._memory.clear()
 
     def give_up(self, why: str) -> bool:
-        """Release all recordings and make no more, for this reason if there is one; return whether there were any."""
+        """Release all recordings and make no more, for this reason if there is one; return whether
+        there were any.
+        """
         if not why:
             return False
         released = bool(self._recordings)
@@ -131,11 +139,13 @@ class Graphs:
         Parameters
         ----------
         key
-            Of the function and everything but the tensors that its work depends on. Shapes are added to it.
+            Of the function and everything but the tensors that its work depends on. Shapes are
+            added to it.
         function
             Returns tensors, or tuples of tensors and other values.
         tensors
-            Its arguments, copied to where recordings read them. What else it reads has to stay where it is.
+            Its arguments, copied to where recordings read them. What else it reads has to stay
+            where it is.
 
         Returns
         -------
@@ -146,11 +156,16 @@ class Graphs:
         CaptureError
             If the device refuses an operation of the work.
         """
-        key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
+        key = (
+            key,
+            tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors),
+        )
         if self.active and key not in self._recordings:
             try:
                 self._recordings[key] = self._record(function, tensors)
-            except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
+            except (
+                RuntimeError
+            ) as error:  # no memory for it, or an operation that a graph cannot hold
                 self.give_up(str(error).partition("\n")[0])
         # Only now is the memory of a failed attempt free: the exception referenced it.
         if not self.active:
@@ -160,17 +175,23 @@ class Graphs:
         for place, tensor in zip(recording.inputs, present, strict=True):
             place.copy_(tensor)
         recording.replay()
-        # Copies: the next replay overwrites the outputs while these may still be on their way to the host.
-        outputs: _T = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, recording.outputs)
+        # Copies: the next replay overwrites the outputs while these may still be on their way to
+        # the host.
+        outputs: _T = tree_map(
+            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, recording.outputs
+        )
         return outputs
 
-    def _record(self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]) -> _Recording:
+    def _record(
+        self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]
+    ) -> _Recording:
         arguments = [
             None if tensor is None else self._placed(("input", n), tensor).copy_(tensor)
             for n, tensor in enumerate(tensors)
         ]
-        # The first call is no part of the recording: libraries load and caches fill. Outputs lie outside the graphs'
-        # memory, which they share: one graph's temporary tensors lie where another's do.
+        # The first call is no part of the recording: libraries load and caches fill. Outputs lie
+        # outside the graphs' memory, which they share: one graph's temporary tensors lie where
+        # another's do.
         leaves, structure = tree_flatten(function(*arguments))
         places = [
             self._placed(("output", n), leaf) if isinstance(leaf, torch.Tensor) else leaf
@@ -186,7 +207,9 @@ class Graphs:
             work()
         inputs = tuple(argument for argument in arguments if argument is not None)
         assert self._recorder is not None
-        return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure), outside.held)
+        return _Recording(
+            self._recorder(work), inputs, tree_unflatten(places, structure), outside.held
+        )
 
     def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor of this name, shape and dtype that all recordings share."""
@@ -197,7 +220,8 @@ class Graphs:
 
 
 def rungs(iterations: int, min_iterations: int) -> tuple[int, ...]:
-    """Return the numbers of iterations that solves are recorded for, from low to high: under load a lower one is used.
+    """Return the numbers of iterations that solves are recorded for, from low to high: under load a
+    lower one is used.
 
     >>> rungs(20, 4)
     (4, 8, 12, 20)
@@ -212,19 +236,24 @@ def is_recordable(denoiser: Prior) -> bool:
 
 
 def why_not_recorded(denoiser: Prior, pixels: int, *, cuda_graphs: bool) -> str:
-    """Return why solves of a video of this many pixels are not recorded on a GPU; empty if they are."""
+    """Return why solves of a video of this many pixels are not recorded on a GPU; empty if they
+    are.
+    """
     if not cuda_graphs:
         return "cuda_graphs = false in [reconstruct]"
     if pixels > MAX_PIXELS:
         return f"a video has more than {MAX_PIXELS:,} pixels"
-    return "" if is_recordable(denoiser) else f"the denoiser {denoiser.name} reads each σ as a number"
+    return (
+        "" if is_recordable(denoiser) else f"the denoiser {denoiser.name} reads each σ as a number"
+    )
 
 
 def overwrite(held: Any, fresh: Any) -> None:
     """Copy the tensors of an object to where those of another one of the same structure lie.
 
-    Recordings have the addresses of tensors. What changes in all of them at once, such as everything that follows from
-    masks that have moved, is computed again and then put in the place of the old.
+    Recordings have the addresses of tensors. What changes in all of them at once, such as
+    everything that follows from masks that have moved, is computed again and then put in the place
+    of the old.
     """
     if isinstance(held, torch.Tensor):
         held.copy_(fresh)
@@ -237,19 +266,23 @@ def overwrite(held: Any, fresh: Any) -> None:
 
 
 def record_cuda_graph(device: torch.device) -> Recorder:
-    """Return a recorder of CUDA graphs on a device, all of which share the memory of their temporary tensors.
+    """Return a recorder of CUDA graphs on a device, all of which share the memory of their
+    temporary tensors.
 
     They may: they are replayed one after the other, and what outlasts a replay lies outside.
     """
     pool = torch.cuda.graph_pool_handle()
-    # One for all recordings: libraries keep a workspace for each stream that they were called on, cuBLAS 32 MiB.
+    # One for all recordings: libraries keep a workspace for each stream that they were called on,
+    # cuBLAS 32 MiB.
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(work: Callable[[], None]) -> Replay:
         with torch.cuda.device(device):
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
-                for _ in range(2):  # libraries load, choose algorithms and allocate, none of which can be recorded
+                for _ in range(
+                    2
+                ):  # libraries load, choose algorithms and allocate, none of which can be recorded
                     work()
                 _without_waits(work)
             torch.cuda.current_stream(device).wait_stream(side)
@@ -257,13 +290,16 @@ def record_cuda_graph(device: torch.device) -> Recorder:
             torch.cuda.synchronize(device)  # what fails up to here is no fault of the capture
             try:
                 # Restricted to this thread: others may copy and allocate in the meantime.
-                with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                with torch.cuda.graph(
+                    graph, pool=pool, stream=side, capture_error_mode="thread_local"
+                ):
                     work()
             except Exception as error:
                 raise CaptureError(
                     "Capturing a CUDA graph failed",
                     got=str(error).partition("\n")[0],
-                    hint="This process can no longer use the device. Start it again with cuda_graphs = false in "
+                    hint="This process can no longer use the device. Start it again with "
+                    "cuda_graphs = false in "
                     "[reconstruct].",
                 ) from error
         return graph.replay

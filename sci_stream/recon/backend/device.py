@@ -14,7 +14,8 @@ from sci_stream.errors import CaptureError, ConfigError, DeviceError
 # The threads of OpenMP do not survive a fork, and a child that waits for them would never return.
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-# Oldest driver that runs a release of CUDA and those before the next one: NVIDIA, "CUDA compatibility".
+# Oldest driver that runs a release of CUDA and those before the next one: NVIDIA, "CUDA
+# compatibility".
 _DRIVERS = ((13.0, "580"), (12.0, "525"), (11.0, "450"))
 _NAME = re.compile(r"auto|cpu|cuda(:(?P<index>\d+))?")
 
@@ -36,7 +37,9 @@ def pick_device(name: str = "auto") -> torch.device:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ConfigError("Unknown compute device", expected="auto, cpu, cuda or cuda:N", got=repr(name))
+        raise ConfigError(
+            "Unknown compute device", expected="auto, cpu, cuda or cuda:N", got=repr(name)
+        )
     count = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and count == 0):
         return torch.device("cpu")
@@ -46,17 +49,23 @@ def pick_device(name: str = "auto") -> torch.device:
             f"Device {name} is not available",
             expected="a CUDA device and a torch build that supports it",
             got=_why_no_cuda(),
-            hint="Choose device 'auto' or 'cpu', or repair the driver (nvidia-smi shows whether it sees the GPU).",
+            hint="Choose device 'auto' or 'cpu', or repair the driver (nvidia-smi shows whether "
+            "it sees the GPU).",
         )
     if index >= count:
         names = ", ".join(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(count))
         raise DeviceError(f"Device {name} does not exist", expected=f"one of {names}", got=name)
-    chips = [int(chip) for name in torch.cuda.get_arch_list() if (chip := name.removeprefix("sm_")).isdigit()]
+    chips = [
+        int(chip)
+        for name in torch.cuda.get_arch_list()
+        if (chip := name.removeprefix("sm_")).isdigit()
+    ]
     oldest, (major, minor) = min(chips, default=0), torch.cuda.get_device_capability(index)
     if 10 * major + minor < oldest:
         raise DeviceError(
             f"{torch.cuda.get_device_name(index)} is too old for this torch",
-            expected=f"compute capability {oldest / 10} or higher, as torch {torch.__version__} is built for",
+            expected=f"compute capability {oldest / 10} or higher, as torch {torch.__version__} "
+            "is built for",
             got=f"{major}.{minor}",
             hint="Choose device 'cpu', another GPU, or a torch for an older CUDA.",
         )
@@ -72,7 +81,9 @@ def describe_device(device: torch.device) -> str:
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies bfloat16 in hardware, several times faster than float32."""
+    """Return whether a device multiplies bfloat16 in hardware,
+    several times faster than float32.
+    """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # Not public, and absent in older releases of torch: False is safe there, only slower.
@@ -81,7 +92,8 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether a device fails everything from now on, for this process: after an illegal access, or unplugged.
+    """Return whether a device fails everything from now on, for this process: after an illegal
+    access, or unplugged.
 
     Out of memory is none of these.
     """
@@ -117,39 +129,47 @@ def _host_memory() -> dict[str, int]:
 
 
 def half_dtype(device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit type in which a device convolves at a multiple of its speed in float32; None if there is none.
+    """Return the 16-bit type in which a device convolves at a multiple of its speed in float32;
+    None if there is none.
 
-    float16 on GPUs with matrix units: it has three bits more of mantissa than bfloat16, and images need no wide range.
-    bfloat16 on processors, which lack fast float16.
+    float16 on GPUs with matrix units: it has three bits more of mantissa than bfloat16, and images
+    need no wide range. bfloat16 on processors, which lack fast float16.
     """
     if device.type == "cuda":
         return torch.float16 if torch.cuda.get_device_capability(device) >= (7, 0) else None
     return torch.bfloat16 if computes_bfloat16(device) else None
 
 
-# Of an A100 with a seventh of its parts disabled, and more than a GPU for inference or a laptop has (T4 40, L4 58).
+# Of an A100 with a seventh of its parts disabled, and more than a GPU for inference or a laptop has
+# (T4 40, L4 58).
 _LARGE_GPU_MULTIPROCESSORS = 80
 
 
 def is_large_gpu(device: torch.device) -> bool:
-    """Return whether a device runs the full network at video rates: a large GPU with matrix units."""
+    """Return whether a device runs the full network at video rates:
+    a large GPU with matrix units.
+    """
     if device.type != "cuda" or half_dtype(device) is None:
         return False
-    return torch.cuda.get_device_properties(device).multi_processor_count >= _LARGE_GPU_MULTIPROCESSORS
+    return (
+        torch.cuda.get_device_properties(device).multi_processor_count >= _LARGE_GPU_MULTIPROCESSORS
+    )
 
 
 def prepare_libraries(device: torch.device) -> None:
     """Let cuDNN choose the fastest algorithm for each shape, and disable TF32; nothing on a CPU.
 
-    Where only deterministic algorithms are allowed, as in a training, it takes the same one in each run.
-    By default torch convolves float32 on a GPU in TF32, with ten bits of mantissa as in float16.
+    Where only deterministic algorithms are allowed, as in a training, it takes the same one in each
+    run. By default torch convolves float32 on a GPU in TF32, with ten bits of mantissa as in
+    float16.
     """
     if device.type != "cuda":
         return
     # Not in a training: the fastest of two algorithms may be another one in the next run.
     torch.backends.cudnn.benchmark = not torch.backends.cudnn.deterministic
-    # The older of two switches: after `cudnn.conv.fp32_precision`, `cudnn.flags()`, `torch.export` and `torch.compile`
-    # raise, since cuDNN's convolutions and recurrent layers then differ (torch 2.9 to 2.13).
+    # The older of two switches: after `cudnn.conv.fp32_precision`, `cudnn.flags()`, `torch.export`
+    # and `torch.compile` raise, since cuDNN's convolutions and recurrent layers then differ (torch
+    # 2.9 to 2.13).
     torch.backends.cudnn.allow_tf32 = False
 
 
@@ -158,12 +178,21 @@ def _why_no_cuda() -> str:
         return f"torch {torch.__version__}, built without CUDA"
     driver = next((need for since, need in _DRIVERS if float(torch.version.cuda) >= since), "")
     needs = f", which needs NVIDIA's driver R{driver} or newer" if driver else ""
-    return f"torch {torch.__version__} for CUDA {torch.version.cuda}{needs}, but no usable GPU or driver"
+    return (
+        f"torch {torch.__version__} for CUDA {torch.version.cuda}{needs}, but no usable GPU or "
+        "driver"
+    )
 
 
 def idle_cuda(name: str) -> str:
-    """Return why a device that may be a GPU is the CPU although torch is built for CUDA; empty if it is not so."""
-    return _why_no_cuda() if name == "auto" and torch.version.cuda and not torch.cuda.is_available() else ""
+    """Return why a device that may be a GPU is the CPU although torch is built for CUDA; empty if
+    it is not so.
+    """
+    return (
+        _why_no_cuda()
+        if name == "auto" and torch.version.cuda and not torch.cuda.is_available()
+        else ""
+    )
 
 
 def _cpu_model() -> str:

@@ -1,8 +1,8 @@
 """Operations fused into few kernels by torch's compiler.
 
-A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a whole image. Compiled by
-Triton they are a fraction of that. Nothing depends on it: where a compiler is missing, or its kernels are not faster,
-the functions are called as they are.
+A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a
+whole image. Compiled by Triton they are a fraction of that. Nothing depends on it: where a compiler
+is missing, or its kernels are not faster, the functions are called as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ compile_on_gpu: Compiler[..., object] = functools.partial(torch.compile, dynamic
 
 
 class Fusion:
-    """Functions of tensors that are compiled while ``on``; not at first, while they fill their caches.
+    """Functions of tensors that are compiled while ``on``; not at first, while they fill their
+    caches.
 
     Parameters
     ----------
@@ -58,10 +59,14 @@ class Fusion:
             if not self.on or is_in_torch_dispatch_mode():
                 return function(*args, **kwargs)
             try:
-                with warnings.catch_warnings():  # of caches that it does not know, and of complex numbers
+                with (
+                    warnings.catch_warnings()
+                ):  # of caches that it does not know, and of complex numbers
                     warnings.simplefilter("ignore", UserWarning)
                     return compiled(*args, **kwargs)  # type: ignore[return-value] # compiled, it returns the same
-            except Exception as error:  # no compiler, or operations that it does not know: it raises anything
+            except (
+                Exception
+            ) as error:  # no compiler, or operations that it does not know: it raises anything
                 if ran_out_of_memory(error):
                     raise
                 self.stop(str(error).partition("\n")[0])

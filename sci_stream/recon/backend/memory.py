@@ -1,4 +1,6 @@
-"""Memory of a device: the need of a solve, how frames are cut into chunks, and the error when it runs out."""
+"""Memory of a device: the need of a solve, how frames are cut into chunks, and the error when it
+runs out.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def within_memory(calibration: Calibration, device: torch.device, features: torch.dtype | None) -> Iterator[None]:
-    """Turn out-of-memory errors into one that states the memory needed; ``features`` as of `solve_bytes`.
+def within_memory(
+    calibration: Calibration, device: torch.device, features: torch.dtype | None
+) -> Iterator[None]:
+    """Turn out-of-memory errors into one that states the memory needed; ``features`` as of
+    `solve_bytes`.
 
     Raises `DeviceMemoryError` in place of the errors of torch and NumPy.
     """
@@ -40,7 +45,9 @@ def within_memory(calibration: Calibration, device: torch.device, features: torc
         n_frames, (height, width) = calibration.n_frames, calibration.shape
         planes = 1 if calibration.bayer is None else 4
         chunk = PIXELS_PER_CHUNK[device.type]
-        needed = solve_bytes(n_frames, height, width, planes=planes, pixels_per_chunk=chunk, features=features)
+        needed = solve_bytes(
+            n_frames, height, width, planes=planes, pixels_per_chunk=chunk, features=features
+        )
         raise DeviceMemoryError(
             f"{describe_device(device)} ran out of memory",
             expected=f"about {needed / 2**30:.1f} GiB free",
@@ -52,17 +59,18 @@ def within_memory(calibration: Calibration, device: torch.device, features: torc
 PIXELS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**19}
 """Pixels that go through the network at once.
 
-Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32, 64 in 16 bits. A CPU keeps
-more of a layer in its cache that way, and memory stays free for the video. On a GPU both are 34 MB, within the L2 cache
-of an A100 (40 MB) and of an H100 (50 MB); by these sizes, not timed.
+Two activations of 64 channels at half resolution are alive: 128 bytes a pixel in float32, 64 in 16
+bits. A CPU keeps more of a layer in its cache that way, and memory stays free for the video. On a
+GPU both are 34 MB, within the L2 cache of an A100 (40 MB) and of an H100 (50 MB); by these sizes,
+not timed.
 """
 
 
 def plan_chunks(n_frames: int, pixels_per_frame: int, max_pixels: int) -> list[int]:
     """Cut frames into chunks of nearly equal size.
 
-    Equal sizes, because a network is prepared for each size of chunk, and because a small remainder would leave most of
-    a device idle.
+    Equal sizes, because a network is prepared for each size of chunk, and because a small remainder
+    would leave most of a device idle.
 
     Parameters
     ----------
@@ -96,27 +104,36 @@ def solve_bytes(
     pixels_per_chunk: int,
     features: torch.dtype | None = None,
 ) -> int:
-    """Return the peak memory of a solve, bytes: of a sensor of this size, of which a mosaic has four planes.
+    """Return the peak memory of a solve, bytes: of a sensor of this size, of which a mosaic has
+    four planes.
 
-    At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
-    new iteration the projected frames, their temporal frequencies, the denoised ones and an intermediate; maps of a
-    single frame, most of them for comparing starts; the masks in windows; activations of a network of 64 channels for a
-    chunk, in and out, at half resolution; and a chunk of temporal frequencies, in and out.
+    At the peak there are, as float32 videos: the masks and their temporal frequencies, the last
+    estimate, and of the new iteration the projected frames, their temporal frequencies, the
+    denoised ones and an intermediate; maps of a single frame, most of them for comparing starts;
+    the masks in windows; activations of a network of 64 channels for a chunk, in and out, at half
+    resolution; and a chunk of temporal frequencies, in and out.
 
-    Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to ten videos
-    more: the preceding video, both starts, the results, and the spectra of three models, half a video each.
+    Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take
+    up to ten videos more: the preceding video, both starts, the results, and the spectra of three
+    models, half a video each.
 
-    ``features``: number format in trained stages; None without them. Of the video they keep half the channels at half
-    resolution, and in each layer two or three frames wait for the next. For 7 layers of 64 channels, as those shipped
-    have; the sizes were fitted to measured peaks.
+    ``features``: number format in trained stages; None without them. Of the video they keep half
+    the channels at half resolution, and in each layer two or three frames wait for the next. For 7
+    layers of 64 channels, as those shipped have; the sizes were fitted to measured peaks.
     """
     frame = height * width
-    videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
+    videos = (
+        29 * n_frames * frame
+    )  # seven in float32 and one byte a pixel for the check that all is finite
     maps = 4 * (40 * frame + 125 * min(frame // 9, 4096))
     network = 168 * max(frame // planes, min(pixels_per_chunk, n_frames * frame))
     iterations = videos + maps + network
     if features is None:
         return iterations
     item = features.itemsize
-    stages = (54 + 8 * item) * n_frames * frame + (200 + 680 * item) * frame + 130 * item * pixels_per_chunk
+    stages = (
+        (54 + 8 * item) * n_frames * frame
+        + (200 + 680 * item) * frame
+        + 130 * item * pixels_per_chunk
+    )
     return max(iterations, stages)

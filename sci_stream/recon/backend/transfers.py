@@ -1,8 +1,9 @@
 """Asynchronous copies between host and device, and clocks that do not block computation.
 
-A GPU has copy engines of its own. They work in parallel with computation if copies use page-locked memory and streams
-other than the computing one: the next snapshot is copied in and the last video out while one is solved. torch recycles
-page-locked buffers once they are unreferenced and their copy is complete. On a CPU nothing is copied.
+A GPU has copy engines of its own. They work in parallel with computation if copies use page-locked
+memory and streams other than the computing one: the next snapshot is copied in and the last video
+out while one is solved. torch recycles page-locked buffers once they are unreferenced and their
+copy is complete. On a CPU nothing is copied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import torch
 class Arrival:
     """Tensors that are being copied to the host."""
 
-    def __init__(self, tensors: tuple[torch.Tensor, ...], event: torch.cuda.Event | None = None) -> None:
+    def __init__(
+        self, tensors: tuple[torch.Tensor, ...], event: torch.cuda.Event | None = None
+    ) -> None:
         self._tensors = tensors
         self._event = event
 
@@ -54,7 +57,8 @@ class Transfers:
             tensor = host.pin_memory().to(self._device, non_blocking=True)
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._up)
-        # Otherwise torch may recycle the memory as soon as the copying stream is done, while the solve still reads it.
+        # Otherwise torch may recycle the memory as soon as the copying stream is done, while the
+        # solve still reads it.
         tensor.record_stream(computing)
         return tensor
 

@@ -1,8 +1,9 @@
-"""Denoisers from outside this package: any callable or network, given as an object or as a plug-in by name.
+"""Denoisers from outside this package: any callable or network, given as an object or as a plug-in
+by name.
 
-A plug-in is a class or function that is called with the device and returns a denoiser, or a function of images and σ,
-which is one. It is named by its entry point of the group ``sci_stream.denoisers``, as ``module:Class``, or as
-``file.py:function``.
+A plug-in is a class or function that is called with the device and returns a denoiser, or a
+function of images and σ, which is one. It is named by its entry point of the group
+``sci_stream.denoisers``, as ``module:Class``, or as ``file.py:function``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import ran_out_of_memory
 
 GROUP = "sci_stream.denoisers"
-_IMAGES = "It gets tensors (N, H, W), a torch.nn.Module (N, 1, H, W); NumPy and OpenCV need images.numpy(), on a CPU."
+_IMAGES = (
+    "It gets tensors (N, H, W), a torch.nn.Module (N, 1, H, W); NumPy and OpenCV need "
+    "images.numpy(), on a CPU."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class DenoiserDefaults:
     sigma_first, sigma_last
         Highest and lowest noise level that the denoiser is called with, 0–1 scale.
     sigma_still
-        ``sigma_first`` where solves begin with the same still image in all frames, which is further from the truth.
+        ``sigma_first`` where solves begin with the same still image in all frames, which is further
+        from the truth.
     iterations, min_iterations
         Iterations of a snapshot if time permits, and the fewest that give a recognisable picture.
     gpu_iterations
@@ -87,16 +92,20 @@ def plugin_names() -> list[str]:
 
 
 def load_plugin(name: str) -> DenoiserSpec | None:
-    """Load a denoiser plug-in; None if ``name`` is none that is installed, no ``module:Class`` or ``file.py:function``.
+    """Load a denoiser plug-in; None if ``name`` is none that is installed, no ``module:Class`` or
+    ``file.py:function``.
 
-    Raises `ConfigError` if it cannot be imported, or is not a class or function that accepts a device.
+    Raises `ConfigError` if it cannot be imported, or is not a class or function that accepts a
+    device.
     """
     path, _, attribute = name.rpartition(":")
     if path.endswith(".py"):
         load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
     else:
         entries = importlib.metadata.entry_points(group=GROUP, name=name)
-        entry = importlib.metadata.EntryPoint(name, name, GROUP) if path else next(iter(entries), None)
+        entry = (
+            importlib.metadata.EntryPoint(name, name, GROUP) if path else next(iter(entries), None)
+        )
         if entry is None or entry.pattern.match(entry.value) is None:
             return None
         load = entry.load
@@ -134,7 +143,11 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         except Exception as error:  # absent weights, a missing library, …
             raise ConfigError(f"Cannot create the denoiser {name!r}", got=repr(error)) from error
         if not callable(made):
-            raise ConfigError(f"The plug-in {name!r} gave no denoiser", expected="a callable", got=type(made).__name__)
+            raise ConfigError(
+                f"The plug-in {name!r} gave no denoiser",
+                expected="a callable",
+                got=type(made).__name__,
+            )
         return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
     return DenoiserSpec(make, defaults, takes_weights)
@@ -168,7 +181,8 @@ def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
     if accepted is None:
         raise ConfigError(
             f"The denoiser plug-in {name!r} needs arguments that are not known",
-            expected="a class or function that is called with the device, and optionally weights=PATH",
+            expected="a class or function that is called with the device, and optionally "
+            "weights=PATH",
             got=f"{name}{signature}",
         )
     return bool(accepted), "weights" in signature.parameters
@@ -189,9 +203,10 @@ class CallableDenoiser:
     Parameters
     ----------
     function
-        A `torch.nn.Module` is called with images (N, 1, H, W); it is moved to the device and put into evaluation mode.
-        Anything else is called with (N, H, W). Second argument: σ, a float on the 0–1 scale, unless only one argument
-        is accepted. It returns images of the same shape, a tensor or, on a CPU, a NumPy array.
+        A `torch.nn.Module` is called with images (N, 1, H, W); it is moved to the device and put
+        into evaluation mode. Anything else is called with (N, H, W). Second argument: σ, a float on
+        the 0–1 scale, unless only one argument is accepted. It returns images of the same shape, a
+        tensor or, on a CPU, a NumPy array.
     device
         Device of the images.
     name
@@ -205,8 +220,14 @@ class CallableDenoiser:
 
     def __init__(self, function: Callable[..., Any], device: torch.device, name: str = "") -> None:
         self._channel = isinstance(function, torch.nn.Module)
-        self.name = name or getattr(function, "name", "") or getattr(function, "__name__", type(function).__name__)
-        self._function = function.to(device).eval() if isinstance(function, torch.nn.Module) else function
+        self.name = (
+            name
+            or getattr(function, "name", "")
+            or getattr(function, "__name__", type(function).__name__)
+        )
+        self._function = (
+            function.to(device).eval() if isinstance(function, torch.nn.Module) else function
+        )
         self._accepts_sigma = _accepts_sigma(function, self.name)
         self._max_frames = sys.maxsize
         self._frames = 0
@@ -214,7 +235,8 @@ class CallableDenoiser:
     def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
 
-        Raises `InputError` if the function returns something else than finite images of the same shape.
+        Raises `InputError` if the function returns something else than finite images of the same
+        shape.
         """
         chunk = self._frames = min(self._max_frames, len(x))
         level = float(sigma)
@@ -234,9 +256,15 @@ class CallableDenoiser:
             out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
         except Exception as error:
             known = isinstance(error, TypeError | AttributeError | RuntimeError | OSError)
-            if not (known or type(error).__module__ == "cv2") or ran_out_of_memory(error) or is_lost(error):
+            if (
+                not (known or type(error).__module__ == "cv2")
+                or ran_out_of_memory(error)
+                or is_lost(error)
+            ):
                 raise
-            raise InputError(f"The denoiser {self.name!r} failed", got=in_words(error), hint=_IMAGES) from error
+            raise InputError(
+                f"The denoiser {self.name!r} failed", got=in_words(error), hint=_IMAGES
+            ) from error
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
         if not isinstance(out, torch.Tensor):

@@ -1,4 +1,6 @@
-"""FFDNet: the learned prior of the paper, a small convolutional network that takes the noise level as input."""
+"""FFDNet: the learned prior of the paper, a small convolutional network that takes the noise level
+as input.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,17 @@ MAX_TRAINED = 75 / 255
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
 # Brightness beyond which the network's input is clipped in 16 bits.
 #
-# Noise can take a pixel that hardly any mask exposes that far. The published networks' activations reach 12 times their
-# input, so that float16, which ends at 65504, is safe by a wide margin.
+# Noise can take a pixel that hardly any mask exposes that far. The published networks' activations
+# reach 12 times their input, so that float16, which ends at 65504, is safe by a wide margin.
 _INPUT_LIMIT = 16.0
 
-# Relative error up to which two ways to run the layers agree: sums of 576 products rounded to 16 bits in each.
+# Relative error up to which two ways to run the layers agree: sums of 576 products rounded to 16
+# bits in each.
 _ROUNDING = 2e-2
 
 Stack = Callable[[torch.Tensor], torch.Tensor]
-"""The convolutions of a network: (N, C, h, w), channels last, in the dtype of the first kernel → (N, 4, h, w)."""
+"""The convolutions of a network: (N, C, h, w), channels last, in the dtype of the first kernel →
+(N, 4, h, w)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +57,8 @@ class Network:
 class FfdnetDenoiser:
     """Grey FFDNet, of any number of layers and channels, on a batch of frames.
 
-    Each frame is split into four sub-pixel images of half the size, stacked with a map of σ, passed through the
-    convolutions and recombined. 242 kFLOP per pixel for the published network
+    Each frame is split into four sub-pixel images of half the size, stacked with a map of σ, passed
+    through the convolutions and recombined. 242 kFLOP per pixel for the published network
     of 15 layers and 64 channels, 24 for ``ffdnet-lite``.
 
     Parameters
@@ -64,9 +68,9 @@ class FfdnetDenoiser:
     device
         Where to run; frames must be there.
     precision
-        Arithmetic of the convolutions; the image itself is float32 throughout. With ``AUTO``, 16 bits are used if the
-        device has instructions for them, down to the lowest σ at which the error of these weights on a test picture is
-        below 2 % of σ.
+        Arithmetic of the convolutions; the image itself is float32 throughout. With ``AUTO``, 16
+        bits are used if the device has instructions for them, down to the lowest σ at which the
+        error of these weights on a test picture is below 2 % of σ.
     name
         Its name in reports.
     pixels_per_chunk
@@ -74,7 +78,8 @@ class FfdnetDenoiser:
 
     References
     ----------
-    Zhang, Zuo, Zhang, "FFDNet: Toward a fast and flexible solution for CNN based image denoising", IEEE TIP 27 (2018).
+    Zhang, Zuo, Zhang, "FFDNet: Toward a fast and flexible solution for CNN based image denoising",
+    IEEE TIP 27 (2018).
     """
 
     takes_relative = True
@@ -118,9 +123,13 @@ class FfdnetDenoiser:
 
     def network_at(self, sigma: Sigma) -> Network:
         """Return the network for a level, in 16 bits where its error is small against σ."""
-        return self.network or (self._half if torch.as_tensor(sigma).amax() >= self.half_from_sigma else self._full)
+        return self.network or (
+            self._half if torch.as_tensor(sigma).amax() >= self.half_from_sigma else self._full
+        )
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
         network = self.network_at(sigma)
         level = network_sigma(on_device(sigma, x), relative, len(x))
@@ -128,12 +137,16 @@ class FfdnetDenoiser:
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self.pixels_per_chunk)
         levels = torch.split(level, sizes) if level.ndim else [level] * len(sizes)
-        for chunk, at, result in zip(torch.split(x, sizes), levels, torch.split(out, sizes), strict=True):
+        for chunk, at, result in zip(
+            torch.split(x, sizes), levels, torch.split(out, sizes), strict=True
+        ):
             result.copy_(self._denoise(chunk, at, network))
         return out
 
     def reduce_memory(self) -> bool:
-        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
+        """Take chunks of half the size, down to a frame each; see
+        `sci_stream.ports.MemoryReducible`.
+        """
         more_than_one = self.pixels_per_chunk >= 2 * self._frame_pixels > 0
         if more_than_one:
             self.pixels_per_chunk //= 2
@@ -144,17 +157,23 @@ class FfdnetDenoiser:
         inputs = frame_input(_padded_to_even(x.unsqueeze(1)), sigma)
         if math.isfinite(network.limit):
             inputs = inputs.clamp(-network.limit, network.limit)
-        clean = run_network(inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype)
+        clean = run_network(
+            inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype
+        )
         return clean[:, 0, :height, :width]
 
     @torch.inference_mode()
     def _lowest_sigma_in_half(self, device: torch.device) -> float:
-        """Return the lowest of the probed σ down to which 16 bits err by a small fraction of σ only; ∞ if none."""
+        """Return the lowest of the probed σ down to which 16 bits err by a small fraction of σ
+        only; ∞ if none.
+        """
         picture, noise = (image.to(device) for image in _test_picture())
         lowest = math.inf
         for sigma in _PROBED_SIGMAS:
             noisy, level = picture + sigma * noise, picture.new_full((), sigma)
-            error = self._denoise(noisy, level, self._half) - self._denoise(noisy, level, self._full)
+            error = self._denoise(noisy, level, self._half) - self._denoise(
+                noisy, level, self._full
+            )
             if not float(error.square().mean().sqrt()) <= _ERROR_PER_SIGMA * sigma:
                 break
             lowest = sigma
@@ -169,8 +188,8 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     x
         (N, 1, H, W) with even H and W, 0–1.
     sigma
-        Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2 pixels of each,
-        (N, 1, H/2, W/2).
+        Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2
+        pixels of each, (N, 1, H/2, W/2).
     """
     image = F.pixel_unshuffle(x, 2)
     return torch.cat((image, sigma.expand(image.shape[0], 1, *image.shape[2:])), dim=1)
@@ -179,7 +198,8 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
 def run_network(
     inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
+    """Denoise by FFDNet of any number of layers and channels; the one definition of the network,
+    for use and training.
 
     Parameters
     ----------
@@ -200,7 +220,9 @@ def run_network(
     return F.pixel_shuffle(inputs[:, :SUBPIXELS] - h if gives_noise else h, 2)
 
 
-def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], *, mixed: bool = False) -> Stack:
+def in_layers(
+    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], *, mixed: bool = False
+) -> Stack:
     """Return 3×3 convolutions with ReLU between them as one; gradients pass.
 
     ``mixed``: kernels differ in dtype, and each takes features in its own.
@@ -218,7 +240,9 @@ def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], *
 
 
 def fused_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
-    """Return `in_layers` by cuDNN's convolutions with bias and ReLU in the same kernel, on a GPU; without gradients."""
+    """Return `in_layers` by cuDNN's convolutions with bias and ReLU in the same kernel, on a GPU;
+    without gradients.
+    """
     last = in_layers(kernels[-1:], biases[-1:])
 
     def run(h: torch.Tensor) -> torch.Tensor:
@@ -231,13 +255,17 @@ def fused_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
 
 @torch.inference_mode()
 def _fastest_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
-    """Return `in_layers` or `fused_layers`, as is faster on a GPU for features of eight frames of 256×256 pixels."""
+    """Return `in_layers` or `fused_layers`, as is faster on a GPU for features of eight frames of
+    256×256 pixels.
+    """
     ways = in_layers(kernels, biases), fused_layers(kernels, biases)
     features = torch.rand(8, kernels[0].shape[1], 128, 128, device=kernels[0].device).to(kernels[0])
     features = features.contiguous(memory_format=torch.channels_last)
     try:
         plain, fused = (way(features).float() for way in ways)
-        if not float((fused - plain).square().mean().sqrt()) <= _ROUNDING * float(plain.square().mean().sqrt()):
+        if not float((fused - plain).square().mean().sqrt()) <= _ROUNDING * float(
+            plain.square().mean().sqrt()
+        ):
             return ways[0]
         return min(ways, key=lambda way: stack_seconds(way, features))
     except RuntimeError:  # a cuDNN without such convolutions
@@ -258,8 +286,9 @@ def stack_seconds(stack: Stack, features: torch.Tensor, calls: int = 20) -> floa
 def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
     """Return the network in a dtype.
 
-    In 16 bits on a CPU the layers that the image itself passes stay in float32: the first one, and the last one if it
-    gives the image, 3 % of the work. On a GPU they would cost far more, and float16 has three bits more than bfloat16.
+    In 16 bits on a CPU the layers that the image itself passes stay in float32: the first one, and
+    the last one if it gives the image, 3 % of the work. On a GPU they would cost far more, and
+    float16 has three bits more than bfloat16.
     """
     kernels, biases = list(weights.kernels), list(weights.biases)
     if dtype is not torch.float32:
@@ -273,23 +302,34 @@ def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -
     # Channels last is the layout in which convolution libraries run without reordering.
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels]
     biases = [bias.to(device) for bias in biases]
-    stack = _fastest_layers(kernels, biases) if device.type == "cuda" else in_layers(kernels, biases, mixed=mixed)
+    stack = (
+        _fastest_layers(kernels, biases)
+        if device.type == "cuda"
+        else in_layers(kernels, biases, mixed=mixed)
+    )
     limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
     return Network(stack, kernels[0].dtype, limit, weights.gives_noise)
 
 
 def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, 64, 64) both, always the same."""
+    """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, 64, 64) both,
+    always the same.
+    """
     size = 64
-    rows, columns = torch.meshgrid(torch.arange(float(size)), torch.arange(float(size)), indexing="ij")
+    rows, columns = torch.meshgrid(
+        torch.arange(float(size)), torch.arange(float(size)), indexing="ij"
+    )
     waves = 0.5 + 0.25 * torch.sin(columns / 3 + rows / 11) * torch.cos(rows * columns / 300)
     edges = 0.2 + 0.6 * ((rows // 16 + columns // 24) % 2) * (columns / size)
     generator = torch.Generator().manual_seed(0)
     return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
 
 
-def network_sigma(level: torch.Tensor, relative: torch.Tensor | None, n_images: int) -> torch.Tensor:
-    """Return σ as a network takes it for N images: (), (N, 1, 1, 1), or by pixel (N, 1, ⌈H/2⌉, ⌈W/2⌉).
+def network_sigma(
+    level: torch.Tensor, relative: torch.Tensor | None, n_images: int
+) -> torch.Tensor:
+    """Return σ as a network takes it for N images: (), (N, 1, 1, 1), or by pixel (N, 1, ⌈H/2⌉,
+    ⌈W/2⌉).
 
     ``level``, () or (N, 1, 1), and ``relative`` as of `sci_stream.ports.LocalDenoiser`.
     """

@@ -1,4 +1,7 @@
-"""The priors by name. To add one, write a module here and an entry in `DENOISERS`, or a plug-in in another package."""
+"""The priors by name.
+
+To add one, write a module here and an entry in `DENOISERS`, or a plug-in in another package.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, load_plugin, plugin_names
+from sci_stream.recon.denoisers.external import (
+    DenoiserDefaults,
+    DenoiserSpec,
+    load_plugin,
+    plugin_names,
+)
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -41,7 +49,9 @@ def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Deno
 
 def _unrolled(device: torch.device, weights: Path | None, precision: Precision) -> UnrolledSolver:
     stages = load_unrolled(weights or shipped_weights("unrolled"))
-    return UnrolledSolver(_network("ffdnet-lite")(device, None, precision), stages, device, precision)
+    return UnrolledSolver(
+        _network("ffdnet-lite")(device, None, precision), stages, device, precision
+    )
 
 
 _FFDNET = DenoiserDefaults(relaxation=1.5)
@@ -50,17 +60,28 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
         lambda *_: TvDenoiser(),
         DenoiserDefaults(
-            sigma_first=25 / 255, sigma_still=40 / 255, sigma_last=6 / 255, iterations=12, gpu_iterations=24
+            sigma_first=25 / 255,
+            sigma_still=40 / 255,
+            sigma_last=6 / 255,
+            iterations=12,
+            gpu_iterations=24,
         ),
     ),
-    "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True),
+    "ffdnet": DenoiserSpec(
+        _network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True
+    ),
     "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
-    # Eleven iterations and four stages take 2.4 to 2.5 times as long as twelve iterations with ffdnet-lite.
+    # Eleven iterations and four stages take 2.4 to 2.5 times as long as twelve iterations with
+    # ffdnet-lite.
     "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=15), takes_weights=True),
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
-            *(1 / 255, 1 / 255, 1 / 255), iterations=1, min_iterations=1, along_time=False, linear_start=False
+            *(1 / 255, 1 / 255, 1 / 255),
+            iterations=1,
+            min_iterations=1,
+            along_time=False,
+            linear_start=False,
         ),
     ),
 }
@@ -69,7 +90,8 @@ DENOISERS: dict[str, DenoiserSpec] = {
 def chosen_denoiser(name: str, device: torch.device, weights: Path | None) -> str:
     """Return the name of a denoiser; for ``"auto"`` that of the weights, or by the device.
 
-    With weights ``"unrolled"`` or ``"ffdnet"``, else ``"ffdnet"`` on a large GPU, or ``"unrolled"``.
+    With weights ``"unrolled"`` or ``"ffdnet"``, else ``"ffdnet"`` on a large GPU, or
+    ``"unrolled"``.
     """
     if name != "auto":
         return name
@@ -92,16 +114,21 @@ _REMOVED = {"video-lite": "unrolled"}
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
-    Raises `ConfigError` if the name is unknown or that of a removed one, or a plug-in cannot be imported.
+    Raises `ConfigError` if the name is unknown or that of a removed one, or a plug-in cannot be
+    imported.
     """
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
     if name in _REMOVED:
-        raise ConfigError(f"The denoiser {name!r} was removed", hint=f"{_REMOVED[name]!r} replaces it.")
+        raise ConfigError(
+            f"The denoiser {name!r} was removed", hint=f"{_REMOVED[name]!r} replaces it."
+        )
     hint = None
     if name in _IN_LAB:
-        hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
+        hint = (
+            "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
+        )
     names = sorted({*DENOISERS, *plugin_names()})
     raise ConfigError(
         "Unknown denoiser",
@@ -127,7 +154,9 @@ def make_denoiser(
     return prior
 
 
-def named_prior(name: str, device: torch.device, weights: Path | None, precision: Precision) -> Prior:
+def named_prior(
+    name: str, device: torch.device, weights: Path | None, precision: Precision
+) -> Prior:
     """Make a denoiser, or trained stages with the denoiser of the iterations before them, by name.
 
     Parameters

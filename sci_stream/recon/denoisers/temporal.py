@@ -1,10 +1,11 @@
 r"""Image denoisers applied along time: to the temporal frequencies of a few consecutive frames.
 
-A denoiser of single frames removes fine texture with the noise, in every frame. An orthonormal cosine transform T over
-L consecutive frames collects their common content in one image, their mean, with 1/L of the variance of white noise;
-the other L − 1 images hold the changes: almost nothing where nothing moves. Denoised there, static content keeps its
-texture and flicker is removed. With much motion the frames are the simpler images; so the solver alternates between the
-two (`cycled_denoisers`), at the cost of either alone::
+A denoiser of single frames removes fine texture with the noise, in every frame. An orthonormal
+cosine transform T over L consecutive frames collects their common content in one image, their mean,
+with 1/L of the variance of white noise; the other L − 1 images hold the changes: almost nothing
+where nothing moves. Denoised there, static content keeps its texture and flicker is removed. With
+much motion the frames are the simpler images; so the solver alternates between the two
+(`cycled_denoisers`), at the cost of either alone::
 
     v = T⁻¹ D(T x),   means at σ L^(−1/4), the other frequencies at σ
 """
@@ -25,7 +26,8 @@ GROUPS = (2, 4, 8)
 See lab/research/schedule-research.md.
 """
 
-# Offset of the frequencies other than the mean, which lie around 0: priors expect images around the middle of 0–1.
+# Offset of the frequencies other than the mean, which lie around 0: priors expect images around the
+# middle of 0–1.
 _MIDDLE = 0.5
 
 
@@ -48,14 +50,16 @@ class WholeVideoDenoiser:
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
-        return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma, *relative).view(x.shape)
+        return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma, *relative).view(
+            x.shape
+        )
 
 
 class TemporalDctDenoiser:
     r"""D_σ on the temporal frequencies of groups of frames.
 
-    The level of a mean is the geometric mean, σ L^(−1/4), of σ/√L, for errors that are white in time, and σ, for errors
-    that all frames share.
+    The level of a mean is the geometric mean, σ L^(−1/4), of σ/√L, for errors that are white in
+    time, and σ, for errors that all frames share.
 
     Parameters
     ----------
@@ -66,7 +70,11 @@ class TemporalDctDenoiser:
     def __init__(self, prior: Denoiser, n_frames: int, group: int, device: torch.device) -> None:
         self._prior = prior
         transform = torch.zeros(n_frames, n_frames, dtype=torch.float64)
-        scale, offset, levels = torch.ones(n_frames, 1), torch.full((n_frames, 1), _MIDDLE), torch.ones(n_frames)
+        scale, offset, levels = (
+            torch.ones(n_frames, 1),
+            torch.full((n_frames, 1), _MIDDLE),
+            torch.ones(n_frames),
+        )
         first = 0
         for length in plan_chunks(n_frames, 1, group):
             transform[first : first + length, first : first + length] = cosines(length)
@@ -75,29 +83,46 @@ class TemporalDctDenoiser:
             first += length
         back = transform.mT / scale.mT
         self._to_images = offset.to(device), (transform * scale).to(device, torch.float32)
-        self._to_frames = (-back @ offset.double()).to(device, torch.float32), back.to(device, torch.float32)
+        self._to_frames = (
+            (-back @ offset.double()).to(device, torch.float32),
+            back.to(device, torch.float32),
+        )
         # Where σ is: a level that decides between two networks is read there.
-        self._levels = {place.type: levels.view(-1, 1, 1).to(place) for place in (torch.device("cpu"), device)}
-        self._rows = [(level, (levels == level).nonzero()[:, 0].to(device)) for level in sorted(set(levels.tolist()))]
+        self._levels = {
+            place.type: levels.view(-1, 1, 1).to(place) for place in (torch.device("cpu"), device)
+        }
+        self._rows = [
+            (level, (levels == level).nonzero()[:, 0].to(device))
+            for level in sorted(set(levels.tolist()))
+        ]
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
         videos = x.reshape(-1, *x.shape[-3:])
         images = _affine(*self._to_images, videos)
         if isinstance(self._prior, LocalDenoiser):
-            levels = sigma * self._levels[sigma.device.type if isinstance(sigma, torch.Tensor) else "cpu"]
-            clean = self._prior(images.flatten(0, 1), levels.repeat(len(videos), 1, 1), *relative).view(images.shape)
+            levels = (
+                sigma
+                * self._levels[sigma.device.type if isinstance(sigma, torch.Tensor) else "cpu"]
+            )
+            clean = self._prior(
+                images.flatten(0, 1), levels.repeat(len(videos), 1, 1), *relative
+            ).view(images.shape)
         else:
             clean = images.new_empty(images.shape)
             for level, rows in self._rows:
                 part = images.index_select(1, rows)
-                clean.index_copy_(1, rows, self._prior(part.flatten(0, 1), sigma * level).view(part.shape))
+                clean.index_copy_(
+                    1, rows, self._prior(part.flatten(0, 1), sigma * level).view(part.shape)
+                )
         del images  # a whole video
         return _affine(*self._to_frames, clean).view(x.shape)
 
 
 def _affine(offset: torch.Tensor, matrix: torch.Tensor, videos: torch.Tensor) -> torch.Tensor:
-    """Return offset + matrix·frames along time of each video, (P, B, H, W), a new tensor; in one pass over it."""
+    """Return offset + matrix·frames along time of each video, (P, B, H, W), a new tensor; in one
+    pass over it.
+    """
     mapped = torch.baddbmm(offset, matrix.expand(len(videos), -1, -1), videos.flatten(-2))
     return mapped.view(videos.shape)
 
@@ -108,8 +133,13 @@ def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
 
 
 def cosines(length: int) -> torch.Tensor:
-    r"""Return the orthonormal cosine transform of L samples (DCT-II), (L, L) float64; row 0 is their mean times √L."""
-    frequency, sample = torch.arange(length, dtype=torch.float64).unsqueeze(1), torch.arange(length) + 0.5
+    r"""Return the orthonormal cosine transform of L samples (DCT-II), (L, L) float64; row 0 is
+    their mean times √L.
+    """
+    frequency, sample = (
+        torch.arange(length, dtype=torch.float64).unsqueeze(1),
+        torch.arange(length) + 0.5,
+    )
     transform = torch.cos(math.pi / length * frequency * sample) * math.sqrt(2 / length)
     transform[0] /= math.sqrt(2)
     return transform
@@ -122,7 +152,8 @@ IterationDenoiser = FrameDenoiser | TemporalDctDenoiser | WholeVideoDenoiser
 def cycled_denoisers(
     prior: Denoiser, n_frames: int, device: torch.device, *, along_time: bool
 ) -> tuple[IterationDenoiser, ...]:
-    """Return the denoisers of a solver's iterations in turn: frames only, or alternately along time.
+    """Return the denoisers of a solver's iterations in turn: frames only, or alternately along
+    time.
 
     A denoiser of videos is the only one. A single frame has no temporal frequencies.
     """
@@ -139,12 +170,14 @@ def cycled_denoisers(
     return tuple(turns)
 
 
-def ending_on_frames(priors: tuple[IterationDenoiser, ...], iterations: int) -> tuple[IterationDenoiser, ...]:
+def ending_on_frames(
+    priors: tuple[IterationDenoiser, ...], iterations: int
+) -> tuple[IterationDenoiser, ...]:
     """Rotate the cycle of priors so that a solve of this many iterations ends with its end.
 
-    The cycle ends with the longest groups and the frames: static content regains its texture last, when σ is low; any
-    other end would smooth it again. With fewer iterations than the cycle, the shortest groups come first, because
-    motion is not recovered yet.
+    The cycle ends with the longest groups and the frames: static content regains its texture last,
+    when σ is low; any other end would smooth it again. With fewer iterations than the cycle, the
+    shortest groups come first, because motion is not recovered yet.
     """
     begin = -iterations % len(priors) if iterations >= len(priors) else 0
     return priors[begin:] + priors[:begin]

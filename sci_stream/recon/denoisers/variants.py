@@ -22,18 +22,23 @@ def has_weights(name: str) -> bool:
 
 
 def shipped_weights(name: str) -> Path:
-    """Return the checkpoint of a variant that ships with the product; its model card has the same name (``.md``).
+    """Return the checkpoint of a variant that ships with the product; its model card has the same
+    name (``.md``).
 
-    Raises `ConfigError` if there is no such variant; `WeightsError` if its weights did not come with this installation.
+    Raises `ConfigError` if there is no such variant; `WeightsError` if its weights did not come
+    with this installation.
     """
     if name not in _TRAINED_BY:
-        raise ConfigError("Unknown network", expected=f"one of {', '.join(_TRAINED_BY)}", got=repr(name))
+        raise ConfigError(
+            "Unknown network", expected=f"one of {', '.join(_TRAINED_BY)}", got=repr(name)
+        )
     path = _WEIGHTS_FOLDER / f"{name}.safetensors"
     if not path.is_file():
         raise WeightsError(
             f"This installation has no weights for {name!r}",
             expected=str(path),
             got="no such file",
-            hint=f"Set the path of a checkpoint, or train one: {_TRAINED_BY[name]}, then `sci-stream weights export`.",
+            hint=f"Set the path of a checkpoint, or train one: {_TRAINED_BY[name]}, then "
+            "`sci-stream weights export`.",
         )
     return path

@@ -1,4 +1,5 @@
-"""Read weights of FFDNet in several layouts, and of unrolled stages (`sci_stream.recon.algorithms.unrolled`) in one.
+"""Read weights of FFDNet in several layouts, and of unrolled stages
+(`sci_stream.recon.algorithms.unrolled`) in one.
 
 Three layouts of FFDNet are read, distinguished by their keys and shapes:
 
@@ -31,7 +32,8 @@ from sci_stream.errors import FileFormatError, InputError, WeightsError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 
 LAYOUT = "sci_stream.ffdnet.1"
-"""The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible changes."""
+"""The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible
+changes."""
 UNROLLED_LAYOUT = "sci_stream.unrolled.1"
 """That of unrolled stages."""
 
@@ -42,27 +44,31 @@ FRAME_INPUTS = SUBPIXELS + 1
 STAGE_INPUTS, STAGE_OUTPUTS = FRAME_INPUTS + 2 * SUBPIXELS + 2, 2 * SUBPIXELS
 """Channels that an unrolled stage takes besides the memory, and gives.
 
-x and σ as a frame network takes them, the last change and the masks by sub-pixels, noise and error of the start; the
-error of x and log(e²/2σ²), by sub-pixels.
+x and σ as a frame network takes them, the last change and the masks by sub-pixels, noise and error
+of the start; the error of x and log(e²/2σ²), by sub-pixels.
 """
 _BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
 _IPOL_KEY = re.compile(r"(?:module\.)?intermediate_dncnn\.itermediate_dncnn\.(\d+)\.(\w+)")
 _KAIR_KEY = re.compile(r"(?:module\.)?model\.(\d+)\.(weight|bias)")
 _OWN_KEY = re.compile(r"conv\.(\d+)\.(weight|bias)")
-_EXPECTED = "FFDNet (grey) as own .safetensors, KAIR .pth ('model.0.weight', …) or IPOL .pth ('…_dncnn.0.weight', …)"
+_EXPECTED = (
+    "FFDNet (grey) as own .safetensors, KAIR .pth ('model.0.weight', …) or IPOL .pth "
+    "('…_dncnn.0.weight', …)"
+)
 
 Layers = dict[int, dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FfdnetWeights:
-    """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the σ map.
+    """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the
+    σ map.
 
     Parameters
     ----------
     kernels, biases
-        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ; the
-        last gives 4.
+        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels,
+        sub-pixels then σ; the last gives 4.
     gives_noise
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
@@ -86,7 +92,9 @@ class FfdnetWeights:
 
 
 class Stage(NamedTuple):
-    """One unrolled stage: kernels (C_out, C_in, 3, 3) and biases (C_out,) of its layers; log(σ/error) and α, (2,)."""
+    """One unrolled stage: kernels (C_out, C_in, 3, 3) and biases (C_out,) of its layers;
+    log(σ/error) and α, (2,).
+    """
 
     kernels: Sequence[torch.Tensor]
     biases: Sequence[torch.Tensor]
@@ -99,7 +107,8 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
     Raises
     ------
     WeightsError
-        If the file is missing, unreadable, of an unknown layout, of shapes that do not chain, or not finite.
+        If the file is missing, unreadable, of an unknown layout, of shapes that do not chain, or
+        not finite.
 
     Notes
     -----
@@ -112,7 +121,9 @@ def load_ffdnet(path: Path) -> FfdnetWeights:
             return check_weights(_from_own(tensors, metadata, path), path)
     tensors = _read_tensors(path)
     read = _from_ipol if any(_IPOL_KEY.fullmatch(key) for key in tensors) else _from_kair
-    with reading(path, "weights", error=WeightsError):  # tensors of odd kinds: sparse, quantized, without data
+    with reading(
+        path, "weights", error=WeightsError
+    ):  # tensors of odd kinds: sparse, quantized, without data
         return check_weights(read(tensors, path), path)
 
 
@@ -123,7 +134,9 @@ def save_ffdnet(
     about: Mapping[str, str] | None = None,
     kernel_dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write weights as own safetensors; the metadata keep ``about`` (training data, licence, …) and the shape."""
+    """Write weights as own safetensors; the metadata keep ``about`` (training data, licence, …) and
+    the shape.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         tensors[f"conv.{n}.weight"] = kernel.detach().cpu().to(kernel_dtype).contiguous()
@@ -134,30 +147,46 @@ def save_ffdnet(
 
 
 def is_unrolled(path: Path) -> bool:
-    """Return whether a checkpoint says that it has unrolled stages; raise `WeightsError` if it cannot be read."""
+    """Return whether a checkpoint says that it has unrolled stages; raise `WeightsError` if it
+    cannot be read.
+    """
     return path.suffix == ".safetensors" and read_metadata(path).get("layout") == UNROLLED_LAYOUT
 
 
 def load_unrolled(path: Path) -> list[Stage]:
     """Read unrolled stages, float32: safetensors with their shape in the metadata.
 
-    Raises `WeightsError` if the file is missing, unreadable, of another network or shape, or not finite.
+    Raises `WeightsError` if the file is missing, unreadable, of another network or shape, or not
+    finite.
     """
     tensors, metadata = _read_safetensors(path)
     if (layout := metadata.get("layout", "none")) != UNROLLED_LAYOUT:
         hint = "Weights of an FFDNet are for 'ffdnet'."
         raise WeightsError(
-            f"Weights file {path} has no unrolled stages", expected=UNROLLED_LAYOUT, got=layout, hint=hint
+            f"Weights file {path} has no unrolled stages",
+            expected=UNROLLED_LAYOUT,
+            got=layout,
+            hint=hint,
         )
     with reading(path, "unrolled stages", error=WeightsError):
-        n_stages, n_layers, channels = (int(metadata[name]) for name in ("stages", "layers", "channels"))
-    sizes = [STAGE_INPUTS + channels // 2, *[channels] * (min(n_layers, len(tensors)) - 1), STAGE_OUTPUTS]
+        n_stages, n_layers, channels = (
+            int(metadata[name]) for name in ("stages", "layers", "channels")
+        )
+    sizes = [
+        STAGE_INPUTS + channels // 2,
+        *[channels] * (min(n_layers, len(tensors)) - 1),
+        STAGE_OUTPUTS,
+    ]
     shapes: dict[str, tuple[int, ...]] = {"step": (2,)}
     for n, (c_in, c_out) in enumerate(itertools.pairwise(sizes)):
         shapes |= {f"conv.{n}.weight": (c_out, c_in, 3, 3), f"conv.{n}.bias": (c_out,)}
     names = [f"stage.{k}." for k in range(min(n_stages, len(tensors)))]
     expected = {stage + name: shape for stage in names for name, shape in shapes.items()}
-    if n_layers < 2 or not expected or {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
+    if (
+        n_layers < 2
+        or not expected
+        or {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected
+    ):
         raise WeightsError(
             f"The tensors of {path} do not have the shape that its metadata state",
             expected=f"{n_stages} stages of {n_layers} layers and {channels} channels",
@@ -192,10 +221,11 @@ def read_pickled(
     error: type[InputError] = FileFormatError,
     hint: str | None = None,
 ) -> object:
-    """Read a pickled checkpoint without running code from it, or filling the memory with sizes that it declares.
+    """Read a pickled checkpoint without running code from it, or filling the memory with sizes that
+    it declares.
 
-    Raises `FileFormatError`, or ``error``, if it is missing, damaged, too large or needs code to be read. ``what``
-    names its kind.
+    Raises `FileFormatError`, or ``error``, if it is missing, damaged, too large or needs code to be
+    read. ``what`` names its kind.
     """
     require_regular(path, what, error=error)
     with reading(path, what, error=error, hint=hint):
@@ -204,14 +234,19 @@ def read_pickled(
                 declared = sum(member.file_size for member in archive.infolist())
             _require_plausible(declared, path, error)
         content: object = torch.load(path, map_location="cpu", weights_only=True)
-        # Tensors may repeat few stored numbers (strides of 0), which are written out once they are used.
-        declared = sum(tensor.numel() * max(4, tensor.element_size()) for tensor in _tensors_in(content))
+        # Tensors may repeat few stored numbers (strides of 0), which are written out once they are
+        # used.
+        declared = sum(
+            tensor.numel() * max(4, tensor.element_size()) for tensor in _tensors_in(content)
+        )
     _require_plausible(declared, path, error)
     return content
 
 
 def _tensors_in(content: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers, each container once: a pickle can hold one many times, or in itself."""
+    """Yield the tensors in nested containers, each container once: a pickle can hold one many
+    times, or in itself.
+    """
     seen, waiting = set[int](), [content]
     while waiting:
         value = waiting.pop()
@@ -236,7 +271,9 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
             content = content[wrapper]
     if not isinstance(content, Mapping) or not content:
         raise WeightsError(
-            f"Weights file {path} holds no tensors by name", expected=_EXPECTED, got=type(content).__name__
+            f"Weights file {path} holds no tensors by name",
+            expected=_EXPECTED,
+            got=type(content).__name__,
         )
     unknown = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
     if unknown:
@@ -244,18 +281,24 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     return {str(key): value for key, value in content.items()}
 
 
-def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path) -> FfdnetWeights:
+def _from_own(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path
+) -> FfdnetWeights:
     if metadata.get("layout") != LAYOUT:
         raise WeightsError(
             f"Weights file {path} is of an unknown layout",
             expected=f"layout {LAYOUT!r} in its metadata",
             got=repr(metadata.get("layout", "none")),
-            hint="Choose the denoiser 'unrolled'." if metadata.get("layout") == UNROLLED_LAYOUT else None,
+            hint="Choose the denoiser 'unrolled'."
+            if metadata.get("layout") == UNROLLED_LAYOUT
+            else None,
         )
     output = metadata.get("output")
     if output not in ("image", "noise"):
         raise WeightsError(
-            f"Weights file {path} does not state the output of its last layer", expected="image or noise", got=output
+            f"Weights file {path} does not state the output of its last layer",
+            expected="image or noise",
+            got=output,
         )
     layers = _by_layer(tensors, _OWN_KEY, path)
     return _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
@@ -286,10 +329,14 @@ def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights
 def _folded(
     convolution: Mapping[str, torch.Tensor], norm: Mapping[str, torch.Tensor], path: Path
 ) -> dict[str, torch.Tensor]:
-    """Fold a batch normalisation into the convolution before it: w ← s·w, b ← β + s·(b − μ), s = γ/√(var + ε)."""
+    """Fold a batch normalisation into the convolution before it: w ← s·w, b ← β + s·(b − μ), s =
+    γ/√(var + ε).
+    """
     kernel = convolution["weight"].double()
     try:
-        gamma, beta, mean, var = (norm[key].double() for key in ("weight", "bias", "running_mean", "running_var"))
+        gamma, beta, mean, var = (
+            norm[key].double() for key in ("weight", "bias", "running_mean", "running_var")
+        )
         scale = gamma / torch.sqrt(var + _BN_EPS)
         bias = beta - mean * scale
         if "bias" in convolution:
@@ -352,21 +399,28 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
 
 def _require_finite(tensors: Iterable[torch.Tensor], path: Path) -> None:
     if not all(bool(t.isfinite().all()) for t in tensors):
-        raise WeightsError(f"Weights file {path} holds NaN or infinity", hint="Training diverged, or it is damaged.")
+        raise WeightsError(
+            f"Weights file {path} holds NaN or infinity",
+            hint="Training diverged, or it is damaged.",
+        )
 
 
 def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
     return WeightsError(
         f"Weights file {path} is not a grey FFDNet",
-        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
+        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting "
+        "the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
-        hint="Colour networks take 13 channels: use the grey one. Those of 'video-lite', 25, are no longer read.",
+        hint="Colour networks take 13 channels: use the grey one. Those of 'video-lite', 25, are "
+        "no longer read.",
     )
 
 
 def _unknown_layout(path: Path, keys: list[str]) -> WeightsError:
     return WeightsError(
-        f"Weights file {path} is of an unknown layout", expected=_EXPECTED, got=f"keys {_shortened(keys)}"
+        f"Weights file {path} is of an unknown layout",
+        expected=_EXPECTED,
+        got=f"keys {_shortened(keys)}",
     )
 
 

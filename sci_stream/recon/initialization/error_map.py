@@ -1,9 +1,9 @@
 """Error of the start of a solve at each pixel, estimated without the truth.
 
-Each measured pixel is predicted from the others (`sci_stream.recon.initialization.lmmse`); the squares of the
-prediction errors, averaged around a pixel, estimate the variance e_p² of the start there. The noise level at a pixel is
-proportional to e_p: where nothing moves and the start is exact, almost nothing is denoised away. Figures:
-lab/research/real-light.md.
+Each measured pixel is predicted from the others (`sci_stream.recon.initialization.lmmse`); the
+squares of the prediction errors, averaged around a pixel, estimate the variance e_p² of the start
+there. The noise level at a pixel is proportional to e_p: where nothing moves and the start is
+exact, almost nothing is denoised away. Figures: lab/research/real-light.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sci_stream.recon.algorithms.gap import ERROR_PER_SIGMA
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 
-# Lowest σ at a pixel in units of σ, since noise is divided by its square. 0.02 gives the same; 0.5 would denoise still
-# texture away: 0.4 dB behind binary masks (lab/research/real-light.md).
+# Lowest σ at a pixel in units of σ, since noise is divided by its square. 0.02 gives the same; 0.5
+# would denoise still texture away: 0.4 dB behind binary masks (lab/research/real-light.md).
 _MIN_LEVEL = 0.1
 
 _TINY = 1e-12
@@ -27,8 +27,8 @@ _TINY = 1e-12
 class InitialErrorMap(NamedTuple):
     """Estimated squared error of a start: e_p², (P, H, W), infinite where nothing is measured.
 
-    ``where_wrong``, (): the root of the mean of e_p⁴, dominated by the pixels with large errors. ``moves``, (P, H, W),
-    0–1: where something moves.
+    ``where_wrong``, (): the root of the mean of e_p⁴, dominated by the pixels with large errors.
+    ``moves``, (P, H, W), 0–1: where something moves.
     """
 
     around: torch.Tensor
@@ -40,17 +40,21 @@ class InitialErrorMap(NamedTuple):
 
         ê is the root of `where_wrong`, from which σ is chosen. Where nothing is measured, 1.
         """
-        ratio = torch.where(self.around.isfinite(), self.around, self.where_wrong) / self.where_wrong.clamp_min(_TINY)
+        ratio = torch.where(
+            self.around.isfinite(), self.around, self.where_wrong
+        ) / self.where_wrong.clamp_min(_TINY)
         return ratio.sqrt().clamp_min(_MIN_LEVEL)
 
     def with_noise(
         self, noise: torch.Tensor, mismatch: torch.Tensor, r_inv: torch.Tensor
     ) -> tuple[torch.Tensor, InitialErrorMap]:
-        """Return the noise of y with the errors of the masks that motion reveals, and the map with its part in e_p².
+        """Return the noise of y with the errors of the masks that motion reveals, and the map with
+        its part in e_p².
 
-        A projection puts noise of variance n² into the frames with the variance n²/R, which is compared with an error
-        of variance 2σ² (`sci_stream.recon.algorithms.gap.data_weight`): half of it is part of σ². Where nothing moves,
-        the start averages noise out over all frames, and the map has it already.
+        A projection puts noise of variance n² into the frames with the variance n²/R, which is
+        compared with an error of variance 2σ² (`sci_stream.recon.algorithms.gap.data_weight`): half
+        of it is part of σ². Where nothing moves, the start averages noise out over all frames, and
+        the map has it already.
 
         Parameters
         ----------
@@ -65,16 +69,20 @@ class InitialErrorMap(NamedTuple):
         return noise, self._replace(around=self.around.add(added, alpha=1 / ERROR_PER_SIGMA))
 
 
-def start_error(mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor) -> InitialErrorMap:
+def start_error(
+    mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor
+) -> InitialErrorMap:
     """Estimate the error of the frames from their prediction errors.
 
-    The mean of the frames is measured directly; their differences are in error. Such an error of variance e²
-    mispredicts y_p with the variance e² (Σφ² − (Σφ)²/B): grey masks that hardly differ hardly show it.
+    The mean of the frames is measured directly; their differences are in error. Such an error of
+    variance e² mispredicts y_p with the variance e² (Σφ² − (Σφ)²/B): grey masks that hardly differ
+    hardly show it.
 
     Parameters
     ----------
     mispredicted
-        Local mean of the squares by which the start mispredicts y, (P, H, W), 0 where nothing is measured.
+        Local mean of the squares by which the start mispredicts y, (P, H, W), 0 where nothing is
+        measured.
     contrast
         Σφ² − (Σφ)²/B of the same pixels, 0 likewise.
     moves

@@ -1,29 +1,31 @@
-r"""Snapshots of a Gaussian random field: y = Φx + noise, with x known by its covariance; the posterior mean of x.
+r"""Snapshots of a Gaussian random field: y = Φx + noise, with x known by its covariance; the
+posterior mean of x.
 
-With frames x whose deviations from a guess have covariance C, and noise of variance ν, the posterior mean of these
-deviations is::
+With frames x whose deviations from a guess have covariance C, and noise of variance ν, the
+posterior mean of these deviations is::
 
     CΦᵀz,   (ΦCΦᵀ + νI) z = r
 
-with r the residual of the guess. The energy of images falls with spatial frequency k and, as what moves by v
-pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in the frequencies, with a Matérn spectrum
-(κ² + k² + τω²)^−p. Conjugate gradients solve for z, each step with one Fourier transform of the frames there and one
-back.
+with r the residual of the guess. The energy of images falls with spatial frequency k and, as what
+moves by v pixels a frame turns k into k·v, with temporal frequency ω: C is diagonal in the
+frequencies, with a Matérn spectrum (κ² + k² + τω²)^−p. Conjugate gradients solve for z, each step
+with one Fourier transform of the frames there and one back.
 
-**Preconditioning.** A = ΦCΦᵀ + νI has large eigenvalues, of smooth patterns that all masks transmit, and small ones;
-plain conjugate gradients reduce only the former at first. So A is scaled by its diagonal D, and preconditioned by the
-matrix P, diagonal in the spatial frequencies, that is nearest to D^−½ A D^−½: two steps are then better than six plain
-ones with random masks, and far better with physical ones, patches of one pattern that moves in front of the sensor. A
-pair of pixels at a distance r contributes the product of its masks, on average their autocorrelation, times the
-covariance there::
+**Preconditioning.** A = ΦCΦᵀ + νI has large eigenvalues, of smooth patterns that all masks
+transmit, and small ones; plain conjugate gradients reduce only the former at first. So A is scaled
+by its diagonal D, and preconditioned by the matrix P, diagonal in the spatial frequencies, that is
+nearest to D^−½ A D^−½: two steps are then better than six plain ones with random masks, and far
+better with physical ones, patches of one pattern that moves in front of the sensor. A pair of
+pixels at a distance r contributes the product of its masks, on average their autocorrelation, times
+the covariance there::
 
     P(k) = F[ Σ_ω (m_ω ⋆ m_ω)(r) c_ω(r) ](k) + ν⟨1/D⟩,   m_ω = D^−½ (masks' temporal frequency ω)
 
 References
 ----------
-Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
-preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and figures:
-lab/research/linear-start.md, correlated-errors.md.
+Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An
+optimal circulant preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988).
+Settings and figures: lab/research/linear-start.md, correlated-errors.md.
 """
 
 from __future__ import annotations
@@ -39,15 +41,17 @@ from sci_stream.optics.forward import forward
 from sci_stream.recon.denoisers.temporal import cosines, transformed
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
-# ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and 0.05 gain on one
-# group of sequences as much as they lose on another (lab/research/correlated-errors.md).
+# ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and
+# 0.05 gain on one group of sequences as much as they lose on another
+# (lab/research/correlated-errors.md).
 _NOISE = 0.025
 
-# Steps of `GaussianPrior.posterior_mean`: one, since the next iteration of the solve continues from it.
+# Steps of `GaussianPrior.posterior_mean`: one, since the next iteration of the solve continues from
+# it.
 _STEPS_PER_ITERATION = 1
 
-# Conjugate gradient steps of a start, which is then 0.1 to 0.3 dB below the converged one; after 8 iterations of a
-# solve a third step gains nothing (lab/research/correlated-errors.md).
+# Conjugate gradient steps of a start, which is then 0.1 to 0.3 dB below the converged one; after 8
+# iterations of a solve a third step gains nothing (lab/research/correlated-errors.md).
 _STEPS = 2
 
 # Square of the relative residual below which a solution is converged to rounding in float32.
@@ -66,7 +70,9 @@ _TINY = 1e-20
 
 
 class _Preconditioner(NamedTuple):
-    """P⁻¹/(h·w) by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W); ``shape`` is (h, w)."""
+    """P⁻¹/(h·w) by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W); ``shape`` is (h,
+    w).
+    """
 
     inverse: torch.Tensor
     scale: torch.Tensor
@@ -76,12 +82,16 @@ class _Preconditioner(NamedTuple):
         """Return D^−½ P⁻¹ D^−½ r, (P, H, W), a new tensor."""
         height, width = residual.shape[-2:]
         spectrum = torch.fft.rfft2(residual * self.scale, s=self.shape).mul_(self.inverse)
-        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape, norm="forward")[..., :height, :width]
+        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape, norm="forward")[
+            ..., :height, :width
+        ]
         return image * self.scale
 
 
 class Covariance(NamedTuple):
-    """κ², τ and p of a spectrum (κ² + k² + τω²)^−p; k² and ω² are 2 − 2 cos of the frequencies in radians."""
+    """κ², τ and p of a spectrum (κ² + k² + τω²)^−p; k² and ω² are 2 − 2 cos of the frequencies in
+    radians.
+    """
 
     kappa2: float
     tau: float
@@ -117,7 +127,9 @@ class CodedField:
 
 
 class Solution(NamedTuple):
-    """z, (P, H, W), and CΦᵀz by temporal frequencies, (P, B, H, W), with the transform to frames."""
+    """z, (P, H, W), and CΦᵀz by temporal frequencies, (P, B, H, W),
+    with the transform to frames.
+    """
 
     dual: torch.Tensor
     frequencies: torch.Tensor
@@ -139,15 +151,16 @@ class GaussianPrior:
     Parameters
     ----------
     masks
-        (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or with B = 1
-        `CodedField.still` for equal frames.
+        (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or
+        with B = 1 `CodedField.still` for equal frames.
     """
 
     def __init__(self, masks: torch.Tensor, field: CodedField, covariance: Covariance) -> None:
         self.masks = masks
         self.noise = field.noise
         n_frames, (height, width) = masks.shape[1], masks.shape[-2:]
-        # All constants are copied to the device here: recorded iterations cannot copy from the host.
+        # All constants are copied to the device here: recorded iterations cannot copy from the
+        # host.
         self._shape = _fast_length(height), _fast_length(width)
         self._space = _squared_frequencies(*self._shape, masks.device)
         self._times = _squared_times(n_frames).to(masks)
@@ -164,10 +177,14 @@ class GaussianPrior:
         return self._inverse_diagonal()
 
     def posterior_mean(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
-        """Return the posterior mean of the frames' errors given a residual, (P, B, H, W), a new tensor; see `solve`."""
+        """Return the posterior mean of the frames' errors given a residual, (P, B, H, W), a new
+        tensor; see `solve`.
+        """
         return self.solve(residual, measured, _STEPS_PER_ITERATION).frames()
 
-    def solve(self, residual: torch.Tensor, measured: torch.Tensor, steps: int = _STEPS) -> Solution:
+    def solve(
+        self, residual: torch.Tensor, measured: torch.Tensor, steps: int = _STEPS
+    ) -> Solution:
         """Solve (ΦCΦᵀ + νI) z = r for z by conjugate gradients from 0, each plane by itself.
 
         No value is copied to the host. A residual of zero stays zero.
@@ -188,12 +205,15 @@ class GaussianPrior:
             length = energy / _product(direction, image).clamp_min(_TINY)
             if step == 0:
                 enough = _SOLVED * energy
-            else:  # once converged to rounding, the residual is noise and a step along it would diverge
+            else:
+                # Converged to rounding, the residual is noise: a step along it would diverge.
                 length *= energy > enough
             # CΦᵀz is accumulated from the steps, which saves a transform.
             along = length.unsqueeze(1)
             dual.addcmul_(length, direction)
-            frequencies = covered.mul_(along) if frequencies is None else frequencies.addcmul_(covered, along)
+            frequencies = (
+                covered.mul_(along) if frequencies is None else frequencies.addcmul_(covered, along)
+            )
             if step + 1 < steps:
                 residual = torch.addcmul(residual, length, image, value=-1)
                 towards = self._precondition(residual).mul_(measured)
@@ -205,7 +225,8 @@ class GaussianPrior:
     def _covered(self, dual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return CΦᵀz by temporal frequencies, (P, B, H, W), and ΦCΦᵀz, (P, H, W).
 
-        Borders are periodic: correlations reach a few pixels, and padding makes the transforms twice as slow.
+        Borders are periodic: correlations reach a few pixels, and padding makes the transforms
+        twice as slow.
         """
         height, width = self.masks.shape[-2:]
         covered, coded = torch.empty_like(self.masks), torch.zeros_like(dual)
@@ -219,7 +240,8 @@ class GaussianPrior:
         return covered, coded
 
     def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield, in chunks of temporal frequencies, the chunk, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
+        """Yield, in chunks of temporal frequencies, the chunk, the masks, (P, b, H, W), and C, (b,
+        h, w//2 + 1).
 
         ``parts`` divides the size of a chunk, for callers that need more memory per frequency.
         """
@@ -237,33 +259,46 @@ class GaussianPrior:
         Inverse transforms of it need no factor of their own, which would be a pass over the video.
         """
         height, width = self._shape
-        return _spectrum(self._covariance, self._times[chunk], self._space).div_(self._variance * height * width)
+        return _spectrum(self._covariance, self._times[chunk], self._space).div_(
+            self._variance * height * width
+        )
 
     def _preconditioner(self) -> _Preconditioner:
         shape, measured = self._shape, self._measured
         diagonal = self.noise.expand_as(measured).clone()
         for _, masks, spectrum in self._chunks(parts=4):
-            diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape, norm="forward")[:, :1, :1]).sum(1)
+            diagonal += (
+                masks.square() * torch.fft.irfft2(spectrum, s=shape, norm="forward")[:, :1, :1]
+            ).sum(1)
         scale = diagonal.clamp_min(_TINY).rsqrt() * measured
         total = torch.zeros_like(torch.fft.rfft2(measured, s=shape).real)
         for _, masks, spectrum in self._chunks(parts=4):
             periodogram = torch.fft.rfft2(masks * scale.unsqueeze(1), s=shape).abs().square_()
-            pairs = torch.fft.irfft2(torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape)
-            total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape, norm="forward")).real.sum(1)
+            pairs = torch.fft.irfft2(
+                torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape
+            )
+            total += torch.fft.rfft2(
+                pairs * torch.fft.irfft2(spectrum, s=shape, norm="forward")
+            ).real.sum(1)
         pixels = measured.sum((-2, -1), keepdim=True).clamp_min(1.0)
         noise = self.noise * scale.square().sum((-2, -1), keepdim=True) / pixels
         inverse = (total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal()
         return _Preconditioner(inverse.div_(shape[0] * shape[1]), scale, shape)
 
     def _inverse_diagonal(self) -> torch.Tensor:
-        """Estimate the diagonal with random signs v (Hutchinson): that of A is the mean of v ⊙ Av."""
+        """Estimate the diagonal with random signs v (Hutchinson):
+        that of A is the mean of v ⊙ Av.
+        """
         generator = torch.Generator().manual_seed(0)
         total = torch.zeros_like(self._measured)
         for _ in range(_PROBES):
             # The same signs for all planes, so that a plane's result does not depend on the others.
-            signs = torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
+            signs = (
+                torch.randint(0, 2, total.shape[1:], generator=generator).mul_(2).sub_(1).to(total)
+            )
             total += signs * self.solve(signs * self._measured, self._measured).dual
-        # The diagonal is positive; unconverged conjugate gradients can give negative values at a few pixels.
+        # The diagonal is positive; unconverged conjugate gradients can give negative values at a
+        # few pixels.
         return box_mean(total / _PROBES, WINDOW_PX).clamp_min(1e-6)
 
 
@@ -273,8 +308,12 @@ def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _spectrum(covariance: Covariance, times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
-    """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not scaled, (b, h, w)."""
-    return (covariance.tau * times.view(-1, 1, 1) + (space + covariance.kappa2)).pow_(-covariance.power)
+    """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not
+    scaled, (b, h, w).
+    """
+    return (covariance.tau * times.view(-1, 1, 1) + (space + covariance.kappa2)).pow_(
+        -covariance.power
+    )
 
 
 def _squared_times(n_frames: int) -> torch.Tensor:
@@ -304,13 +343,17 @@ def _variance(covariance: Covariance, n_frames: int, height: int, width: int) ->
     twice[0] = 1.0
     if width % 2 == 0:
         twice[-1] = 1.0
-    sums = [float((_spectrum(covariance, time, space) * twice).sum()) for time in _squared_times(n_frames)]
+    sums = [
+        float((_spectrum(covariance, time, space) * twice).sum())
+        for time in _squared_times(n_frames)
+    ]
     return sum(sums) / (n_frames * height * width)
 
 
 @functools.lru_cache(maxsize=64)
 def _fast_length(least: int) -> int:
-    """Return the next even length without prime factors above 5: transforms of other lengths can be many times slower.
+    """Return the next even length without prime factors above 5: transforms of other lengths can be
+    many times slower.
 
     >>> _fast_length(256), _fast_length(1644)
     (256, 1728)

@@ -18,13 +18,14 @@ from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdic
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-# First σ in units of the error that a start is estimated to have where it is wrong: lab/research/first-sigma.md, whose
-# figures are √2 higher, as the error there is √2 lower. The errors of a warm start are few and large, at mispredicted
-# motion, and need a lower σ: 1.1 costs 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
+# First σ in units of the error that a start is estimated to have where it is wrong:
+# lab/research/first-sigma.md, whose figures are √2 higher, as the error there is √2 lower. The
+# errors of a warm start are few and large, at mispredicted motion, and need a lower σ: 1.1 costs
+# 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
 _SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 1.4, 0.8
 
-# Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs the spatial reach of
-# a high σ, and only longer solves have corrected it before σ is low.
+# Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs
+# the spatial reach of a high σ, and only longer solves have corrected it before σ is low.
 _ENDS_LOW_AFTER = 16
 
 
@@ -35,8 +36,8 @@ REASONS = (*VERDICTS, "diverged")
 class InitialState(NamedTuple):
     """The start v⁰ of a solve, (P, B, h, w), its first σ, (), and its reason; ȳ, (P, 1, h, w).
 
-    ``error`` is the estimated error of v⁰; None if it was not estimated. ``reason``, (): the place in `REASONS`, where
-    a video precedes the snapshot.
+    ``error`` is the estimated error of v⁰; None if it was not estimated. ``reason``, (): the place
+    in `REASONS`, where a video precedes the snapshot.
     """
 
     v: torch.Tensor
@@ -47,7 +48,9 @@ class InitialState(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The video that a snapshot directly continues, (P, B, h, w), and whether it is finite, () bool."""
+    """The video that a snapshot directly continues, (P, B, h, w), and whether it is finite, ()
+    bool.
+    """
 
     video: torch.Tensor
     finite: torch.Tensor
@@ -56,23 +59,24 @@ class Past(NamedTuple):
 class Initializer:
     """Starts solves: from the last video, if a snapshot directly continues it.
 
-    It does if it is the next one of the same series and epoch, no camera frame was lost in between, and it is not
-    redelivered. Otherwise, or if the video does not predict it, the start is cold:
+    It does if it is the next one of the same series and epoch, no camera frame was lost in between,
+    and it is not redelivered. Otherwise, or if the video does not predict it, the start is cold:
 
-    ============== ====================================================================================
-    reason         meaning
-    ============== ====================================================================================
-    no_warm_start  switched off
-    first          no snapshot of this series was solved before
+    ==============
+    ==================================================================================== reason
+    meaning ==============
+    ====================================================================================
+    no_warm_start  switched off first          no snapshot of this series was solved before
     gap            snapshots or camera frames are missing in between, or the camera was restarted
-    redelivered    redelivered after another node was lost: the preceding snapshot was not solved here
-    calibration    the calibration changed
+    redelivered    redelivered after another node was lost: the preceding snapshot was not solved
+    here calibration    the calibration changed
     cut            the scene has changed
     memory         the device ran out of memory: the last video was released
     no_gain        the prediction is no better than the cold start: motion is not predictable
     diverged       the preceding solve diverged
     warm           the start is warm
-    ============== ====================================================================================
+    ==============
+    ====================================================================================
     """
 
     def __init__(self, settings: SolverSettings) -> None:
@@ -82,7 +86,8 @@ class Initializer:
         self._reason = "first"
 
     def keep(self, snapshot: Snapshot, video: torch.Tensor, finite: torch.Tensor) -> None:
-        """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
+        """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is
+        kept already.
 
         No one may write to it. ``finite``, () bool, is False if the solve diverged.
         """
@@ -110,7 +115,9 @@ class Initializer:
             return None, "gap"
         return self._past, ""
 
-    def begin(self, measurement: Measurement, linear: LmmseEstimator, past: Past | None) -> InitialState:
+    def begin(
+        self, measurement: Measurement, linear: LmmseEstimator, past: Past | None
+    ) -> InitialState:
         """Return the start of a solve; no number leaves the device."""
         settings, y, phi, r_inv = self._settings, measurement.y, measurement.phi, measurement.r_inv
         clipped = measurement.r_inv_clipped
@@ -130,27 +137,41 @@ class Initializer:
         v = cold.video
         if past is not None:
             # The video of a solve that diverged is not used, but it is computed with.
-            prediction = predict(torch.where(past.finite, past.video, still), cold, measurement, errors)
+            prediction = predict(
+                torch.where(past.finite, past.video, still), cold, measurement, errors
+            )
             warm_error = errors.start_error(errors.without_texture(prediction.start, moves), moves)
-            reason = torch.where(past.finite, verdict(prediction.figures), float(REASONS.index("diverged")))
+            reason = torch.where(
+                past.finite, verdict(prediction.figures), float(REASONS.index("diverged"))
+            )
             warm = reason == REASONS.index("warm")
             v = torch.where(warm, prediction.start.video, v)
-            first = torch.where(warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first)
-            error = InitialErrorMap(*(torch.where(warm, *pair) for pair in zip(warm_error, error, strict=True)))
+            first = torch.where(
+                warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first
+            )
+            error = InitialErrorMap(
+                *(torch.where(warm, *pair) for pair in zip(warm_error, error, strict=True))
+            )
         # From ȳ alone, motion and texture cannot be distinguished: its error means nothing.
         known = error if settings.linear_start else None
         return InitialState(v, known, first, reason, image)
 
 
-def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> torch.Tensor:
+def _first_sigma(
+    settings: SolverSettings, error: InitialErrorMap, per_error: float
+) -> torch.Tensor:
     """Return the first σ after a start of this error, ()."""
     first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
-    return first.nan_to_num(nan=settings.sigma_first).clamp(MIN_SIGMA).clamp_max(settings.sigma_first)
+    return (
+        first.nan_to_num(nan=settings.sigma_first).clamp(MIN_SIGMA).clamp_max(settings.sigma_first)
+    )
 
 
 def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) -> Sequence[Sigma]:
-    """Return σ of each iteration of a solve from the first on: the last is lower, or all are the first."""
+    """Return σ of each iteration of a solve from the first on: the last is lower, or all are the
+    first.
+    """
     last = settings.sigma_last
     if settings.linear_start:
         last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
@@ -158,12 +179,16 @@ def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) 
 
 
 def coded(measurement: Measurement, start: InitialState, v: torch.Tensor) -> Coded:
-    """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the stages take them."""
+    """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the
+    stages take them.
+    """
     y, r_inv, noise, error = measurement.y, measurement.r_inv, measurement.noise, start.error
     if error is not None and noise is not None and measurement.mismatch is not None:
         noise, error = error.with_noise(noise, measurement.mismatch * y, r_inv)
     around = start.first.square().expand(y.shape)  # from ȳ, whose error is not known
     if error is not None:
-        around = torch.where(error.around.isfinite(), error.around, error.where_wrong).clamp(0.0, 1.0)
+        around = torch.where(error.around.isfinite(), error.around, error.where_wrong).clamp(
+            0.0, 1.0
+        )
     noise = torch.zeros_like(y) if noise is None else noise.clamp_min(0.0)
     return Coded(y, measurement.phi, r_inv, noise, around, start.still[:, 0], v)

@@ -1,24 +1,27 @@
-r"""The cold start: the linear minimum mean square error (LMMSE) estimate where the scene moves, ȳ where it does not.
+r"""The cold start: the linear minimum mean square error (LMMSE) estimate where the scene moves, ȳ
+where it does not.
 
-If the frames differ from their local mean m by a stationary Gaussian random field of covariance C, and y has noise of
-variance ν, the LMMSE estimate is (`sci_stream.recon.initialization.gaussian_prior`)::
+If the frames differ from their local mean m by a stationary Gaussian random field of covariance C,
+and y has noise of variance ν, the LMMSE estimate is
+(`sci_stream.recon.initialization.gaussian_prior`)::
 
     x⁰ = m + CΦᵀz,   (ΦCΦᵀ + νI) z = y − Φm
 
-ȳ = y/Σφ, with all frames equal, contains motion blur and the masks' pattern wherever something moves; x⁰ uses the
-differences of the masks to separate the frames.
+ȳ = y/Σφ, with all frames equal, contains motion blur and the masks' pattern wherever something
+moves; x⁰ uses the differences of the masks to separate the frames.
 
-**Leave-one-out errors.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error of predicting y_p from the other pixels if the frames are
-a guess (here m) plus such a field. With equal frames, S = Σφ in place of Φ, it is the error of assuming that nothing
-moves. The squared errors, averaged around each pixel, weight one guess against another: a guess of error e has the
-weight 1/(1 + (e/e')¹⁰) against one of error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰
-mistakes texture for motion, and a warm start is blended with both. The same errors, without the part due to texture,
+**Leave-one-out errors.** z_p/[(ΦCΦᵀ + νI)⁻¹]_pp is the error of predicting y_p from the other
+pixels if the frames are a guess (here m) plus such a field. With equal frames, S = Σφ in place of
+Φ, it is the error of assuming that nothing moves. The squared errors, averaged around each pixel,
+weight one guess against another: a guess of error e has the weight 1/(1 + (e/e')¹⁰) against one of
+error e'. So x⁰ is blended with ȳ, which is exact where nothing moves while x⁰ mistakes texture for
+motion, and a warm start is blended with both. The same errors, without the part due to texture,
 estimate the error of the start, from which the first σ is chosen.
 
 References
 ----------
-Leave-one-out residuals of a Gaussian process after Rasmussen and Williams, "Gaussian Processes for Machine Learning"
-(2006), section 5.4.2. Settings and their results: lab/research/linear-start.md.
+Leave-one-out residuals of a Gaussian process after Rasmussen and Williams, "Gaussian Processes for
+Machine Learning" (2006), section 5.4.2. Settings and their results: lab/research/linear-start.md.
 """
 
 from __future__ import annotations
@@ -30,18 +33,27 @@ import torch
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
-from sci_stream.recon.initialization.gaussian_prior import ESTIMATES, FRAMES, CodedField, GaussianPrior
+from sci_stream.recon.initialization.gaussian_prior import (
+    ESTIMATES,
+    FRAMES,
+    CodedField,
+    GaussianPrior,
+)
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
-# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 10. 4 and 6 are as good within
-# 0.1 dB in the mean of the tuning half of `bench reality`: 6 gains without errors of the masks and loses with jitter.
+# Exponent of the ratio of two squared errors in a weight; of the errors themselves it is 10. 4 and
+# 6 are as good within
+# 0.1 dB in the mean of the tuning half of `bench reality`: 6 gains without errors of the masks and
+# loses with jitter.
 _DECISION = 5.0
 
 _TINY = 1e-20
 
 
 class InitialGuess(NamedTuple):
-    """Frames to start from, (P, B, H, W), and the local mean of their squared prediction errors of y, (P, H, W)."""
+    """Frames to start from, (P, B, H, W), and the local mean of their squared prediction errors of
+    y, (P, H, W).
+    """
 
     video: torch.Tensor
     error: torch.Tensor
@@ -53,11 +65,13 @@ class LmmseEstimator:
     Parameters
     ----------
     phi
-        (P, B, H, W), the mask stack Φ of each plane; not copied, and not to be modified while this is in use.
+        (P, B, H, W), the mask stack Φ of each plane; not copied, and not to be modified while this
+        is in use.
     r_inv
         (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never valid.
     fineness
-        That of the masks, see `sci_stream.optics.calibration.Calibration.fineness`: coarser masks show coarser changes.
+        That of the masks, see `sci_stream.optics.calibration.Calibration.fineness`: coarser masks
+        show coarser changes.
     """
 
     def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor, fineness: float = 1.0) -> None:
@@ -65,7 +79,9 @@ class LmmseEstimator:
         self._fineness = fineness
         self._r_inv = r_inv
 
-    def leave_one_out(self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None) -> LeaveOneOutError:
+    def leave_one_out(
+        self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None
+    ) -> LeaveOneOutError:
         """Return the leave-one-out errors of a measurement.
 
         Parameters
@@ -86,7 +102,9 @@ class LmmseEstimator:
     def _models(self) -> tuple[GaussianPrior, GaussianPrior]:
         """Models of moving frames and of equal frames."""
         field, covariance = self._field, FRAMES._replace(kappa2=FRAMES.kappa2 * self._fineness)
-        return GaussianPrior(field.frames, field, covariance), GaussianPrior(field.still, field, covariance)
+        return GaussianPrior(field.frames, field, covariance), GaussianPrior(
+            field.still, field, covariance
+        )
 
     @functools.cached_property
     def _field(self) -> CodedField:
@@ -94,7 +112,9 @@ class LmmseEstimator:
 
 
 class LeaveOneOutError:
-    """Leave-one-out errors of guesses at the frames of one measurement; made by `LmmseEstimator.leave_one_out`."""
+    """Leave-one-out errors of guesses at the frames of one measurement; made by
+    `LmmseEstimator.leave_one_out`.
+    """
 
     def __init__(
         self,
@@ -126,8 +146,8 @@ class LeaveOneOutError:
         Parameters
         ----------
         still
-            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; kept where nothing valid was
-            measured.
+            (P, B, H, W), ȳ from `sci_stream.recon.algorithms.gap.cold_start`; kept where nothing
+            valid was measured.
         linear
             Whether to use x⁰ where it is more likely; False for ȳ everywhere.
 
@@ -142,20 +162,28 @@ class LeaveOneOutError:
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
         """Return the LMMSE estimate around a guess, (P, B, H, W)."""
-        _ = self._moving.expected  # before the solution, a video: when it is first computed, it takes two
+        _ = (
+            self._moving.expected
+        )  # before the solution, a video: when it is first computed, it takes two
         solution = self._moving.solve(self._residual(video), self._measured)
-        return InitialGuess(solution.frames().add_(video), self._squared_error(self._moving, solution.dual))
+        return InitialGuess(
+            solution.frames().add_(video), self._squared_error(self._moving, solution.dual)
+        )
 
     def blended(self, one: InitialGuess, other: InitialGuess) -> InitialGuess:
-        """Blend two guesses by their prediction errors at each pixel; the other one where nothing was measured."""
+        """Blend two guesses by their prediction errors at each pixel; the other one where nothing
+        was measured.
+        """
         weight = self._measured * _weight(one.error, other.error)
-        return InitialGuess(other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight))
+        return InitialGuess(
+            other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight)
+        )
 
     def without_texture(self, guess: InitialGuess, moves: torch.Tensor) -> InitialGuess:
         """Return a guess whose prediction errors count only where something moves.
 
-        Fine texture cannot be predicted from its surroundings, so it causes prediction errors even if the frames are
-        right. Without motion ȳ is exact but for its noise.
+        Fine texture cannot be predicted from its surroundings, so it causes prediction errors even
+        if the frames are right. Without motion ȳ is exact but for its noise.
 
         Parameters
         ----------
@@ -169,7 +197,9 @@ class LeaveOneOutError:
         return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
-        """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
+        """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess
+        against equal frames.
+        """
         return (2 * _weight(guess.error, self._still_error) - 1).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
@@ -181,7 +211,9 @@ class LeaveOneOutError:
 
     def misfit(self, video: torch.Tensor) -> torch.Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""
-        return (self._residual(video).square().sum() / self._y.square().sum().clamp_min(_TINY)).sqrt()
+        return (
+            self._residual(video).square().sum() / self._y.square().sum().clamp_min(_TINY)
+        ).sqrt()
 
     def _residual(self, video: torch.Tensor) -> torch.Tensor:
         return (self._y - forward(self._phi, video)).mul_(self._measured)
@@ -198,8 +230,12 @@ def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:
-    """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the whole plane."""
+    """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the
+    whole plane.
+    """
     near = box_mean(transmission, WINDOW_PX)
-    everywhere = y.sum((-2, -1), keepdim=True) / transmission.sum((-2, -1), keepdim=True).clamp_min(_TINY)
+    everywhere = y.sum((-2, -1), keepdim=True) / transmission.sum((-2, -1), keepdim=True).clamp_min(
+        _TINY
+    )
     known = near > 1e-6 * transmission.amax((-2, -1), keepdim=True)
     return torch.where(known, box_mean(y, WINDOW_PX) / torch.where(known, near, 1.0), everywhere)

@@ -1,7 +1,8 @@
 r"""Optical flow of a video in torch, on any device, for the warm start.
 
-A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's last frame. Nothing
-here branches on values: an estimate is a fixed sequence of operations, and the host never waits for the device.
+A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's
+last frame. Nothing here branches on values: an estimate is a fixed sequence of operations, and the
+host never waits for the device.
 """
 
 from __future__ import annotations
@@ -16,25 +17,31 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 _COARSEST_PX = 12
 
 GRADIENT_NOISE = 1e-3
-"""λ: square of the brightness gradient per pixel below which it counts as noise and shows no motion."""
+"""λ: square of the brightness gradient per pixel below which it counts as noise and shows no
+motion."""
 
 # The linearisation is valid for about half a pixel at the resolution of the level.
 _LARGEST_STEP_PX = 0.5
 
 WINDOW_PX = 4
-"""Radius of the windows, averaged over twice, in which motion, brightness and prediction errors count as uniform.
+"""Radius of the windows, averaged over twice, in which motion, brightness and prediction errors
+count as uniform.
 
-Windows of 2, 3, 6 and 6 pixels for brightness, choice, error and its expectation are as good within 0.05 dB.
+Windows of 2, 3, 6 and 6 pixels for brightness, choice, error and its expectation are as good within
+0.05 dB.
 """
 
-# Lines averaged in one matrix product: larger blocks multiply more zeros of the band, smaller ones are inefficient.
+# Lines averaged in one matrix product: larger blocks multiply more zeros of the band, smaller ones
+# are inefficient.
 _BLOCK = {"cpu": 64, "cuda": 512}
 
 
 def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
-    """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H, W) → (N, H, W).
+    """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H,
+    W) → (N, H, W).
 
-    Computed as products with band matrices, block by block along the band, which is faster than pooling at any radius.
+    Computed as products with band matrices, block by block along the band, which is faster than
+    pooling at any radius.
     """
     return _averaged(_averaged(images, radius, -2), radius, -1)
 
@@ -50,7 +57,9 @@ def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
         end, near = min(first + block, size), max(0, first - 2 * radius)
         part = band[first:end, near : end + 2 * radius]
         lines = images.narrow(along, near, part.shape[1])
-        averaged.narrow(along, first, end - first).copy_(part @ lines if along == -2 else lines @ part.mT)
+        averaged.narrow(along, first, end - first).copy_(
+            part @ lines if along == -2 else lines @ part.mT
+        )
     return averaged
 
 
@@ -65,7 +74,9 @@ def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> t
 
 
 def gradient(images: torch.Tensor) -> torch.Tensor:
-    """Return the central differences along rows and along columns of (…, H, W), borders repeated, (2, …, H, W)."""
+    """Return the central differences along rows and along columns of (…, H, W), borders repeated,
+    (2, …, H, W).
+    """
     flat = images.reshape(-1, 1, *images.shape[-2:])
     padded = F.pad(flat, (1, 1, 1, 1), mode="replicate")
     down = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
@@ -74,19 +85,26 @@ def gradient(images: torch.Tensor) -> torch.Tensor:
 
 
 class Trajectory(NamedTuple):
-    """A velocity in the units of `torch.nn.functional.grid_sample`: pixels and their motion per frame, (h, w, 2)."""
+    """A velocity in the units of `torch.nn.functional.grid_sample`: pixels and their motion per
+    frame, (h, w, 2).
+    """
 
     pixels: torch.Tensor
     per_frame: torch.Tensor
 
     @classmethod
     def of(cls, flow: torch.Tensor, image: torch.Size, stride: int = 1) -> Trajectory:
-        """Return the trajectory along a velocity, (2, h, w), at every ``stride``-th pixel of images of this size."""
+        """Return the trajectory along a velocity, (2, h, w), at every ``stride``-th pixel of images
+        of this size.
+        """
         pixels, per_pixel = _pixels(image, flow.shape[-2:], stride, flow.device)
         return cls(pixels, torch.stack((flow[1], flow[0]), -1) * per_pixel)
 
-    def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
-        """Return images warped along it, image(p − t·flow(p)), at the pixels p: (T, C, h, w), a new tensor.
+    def carry(
+        self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False
+    ) -> torch.Tensor:
+        """Return images warped along it, image(p − t·flow(p)), at the pixels p: (T, C, h, w), a new
+        tensor.
 
         Outside the border the nearest pixel is used; between pixels values are interpolated.
 
@@ -97,8 +115,8 @@ class Trajectory(NamedTuple):
         times
             (T,), t.
         cubic
-            Interpolate by cubic polynomials of four pixels in each direction, which keeps more fine texture at three
-            times the cost; else linearly.
+            Interpolate by cubic polynomials of four pixels in each direction, which keeps more fine
+            texture at three times the cost; else linearly.
         """
         places = torch.addcmul(self.pixels, times.view(-1, 1, 1, 1), self.per_frame, value=-1)
         # expand() does not copy the image for each time, and a CPU samples a batch in parallel.
@@ -115,18 +133,23 @@ class Trajectory(NamedTuple):
 def _pixels(
     image: torch.Size, field: torch.Size, stride: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two neighbours, (2,).
+    """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two
+    neighbours, (2,).
 
     As the library counts them: the centres of an image's outermost pixels are at −1 and 1.
     """
     per_pixel = 2 / torch.tensor([max(size - 1, 1) for size in reversed(image)], device=device)
     rows, columns = (torch.arange(0, size * stride, stride, device=device) for size in field)
-    return torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1) * per_pixel - 1, per_pixel
+    return torch.stack(
+        torch.meshgrid(columns, rows, indexing="xy"), dim=-1
+    ) * per_pixel - 1, per_pixel
 
 
 def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Interpolate a field to another size without changing its values, (C, h, w) → (C, H, W)."""
-    return F.interpolate(field.unsqueeze(0), size=(height, width), mode="bilinear", align_corners=False).squeeze(0)
+    return F.interpolate(
+        field.unsqueeze(0), size=(height, width), mode="bilinear", align_corners=False
+    ).squeeze(0)
 
 
 def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
@@ -135,8 +158,8 @@ def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tens
     Parameters
     ----------
     products
-        (2, 3, …, H, W): of the derivatives a (rows) and b (columns) with a, b and the error e that the step is to
-        remove, a·step_rows + b·step_columns + e ≈ 0. Overwritten.
+        (2, 3, …, H, W): of the derivatives a (rows) and b (columns) with a, b and the error e that
+        the step is to remove, a·step_rows + b·step_columns + e ≈ 0. Overwritten.
     damping
         λ added to the diagonal: unseen parts do not move.
     radius
@@ -159,7 +182,9 @@ def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
 
 
 def _step_against(slope: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step = 0, (2, H, W)."""
+    """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step =
+    0, (2, H, W).
+    """
     derivatives = torch.cat((gradient(mean), slope.unsqueeze(0)))
     return solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, GRADIENT_NOISE, WINDOW_PX)
 
@@ -167,11 +192,12 @@ def _step_against(slope: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     r"""Estimate the velocity with which all frames of a video are one image in uniform motion.
 
-    From coarse to fine: frames are warped by the current velocity to the time of the last one. Where it is right they
-    agree; elsewhere their brightness has a slope over time, found by linear regression over all of them, which a
-    further step of motion removes: slope + ∇m·step = 0, with m their mean. The first step uses the last two frames and
-    every further one twice as many: small fast objects are far away a few frames earlier, and are found there once
-    their velocity is roughly known. Using many frames averages the independent errors of a reconstruction's frames.
+    From coarse to fine: frames are warped by the current velocity to the time of the last one.
+    Where it is right they agree; elsewhere their brightness has a slope over time, found by linear
+    regression over all of them, which a further step of motion removes: slope + ∇m·step = 0, with m
+    their mean. The first step uses the last two frames and every further one twice as many: small
+    fast objects are far away a few frames earlier, and are found there once their velocity is
+    roughly known. Using many frames averages the independent errors of a reconstruction's frames.
 
     Parameters
     ----------
@@ -188,7 +214,8 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
 
     References
     ----------
-    Lucas, Kanade, "An iterative image registration technique", IJCAI 1981; its pyramid after Bouguet (2000).
+    Lucas, Kanade, "An iterative image registration technique", IJCAI 1981; its pyramid after
+    Bouguet (2000).
     """
     n_frames, height, width = video.shape
     if n_frames == 1:
@@ -199,10 +226,13 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
         flow = _rescaled(flow, level.shape[-2], level.shape[-1])
         for _ in range(rounds):
-            # The last two frames first, where a small fast object has moved least; then twice as many with each step.
+            # The last two frames first, where a small fast object has moved least; then twice as
+            # many with each step.
             latest = level[-frames:]
             ages, slope_and_mean = _over_time(len(latest), video.device)
-            aligned = Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), ages).squeeze(1)
+            aligned = (
+                Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), ages).squeeze(1)
+            )
             slope, mean = torch.tensordot(slope_and_mean, aligned, dims=1)
             flow = box_mean(flow + limited(_step_against(slope, mean), _LARGEST_STEP_PX), 1)
             frames *= 2
@@ -211,13 +241,16 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ages of frames, (n,), the last one's 0, and the weights of the slope over time and the mean, (2, n).
+    """Return the ages of frames, (n,), the last one's 0, and the weights of the slope over time and
+    the mean, (2, n).
 
     The slope is that of linear regression.
     """
     time = torch.arange(1.0 - n_frames, 1.0, device=device)
     centred = time - time.mean()
-    return -time, torch.stack((centred / centred.square().sum(), torch.full_like(time, 1 / n_frames)))
+    return -time, torch.stack(
+        (centred / centred.square().sum(), torch.full_like(time, 1 / n_frames))
+    )
 
 
 def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:

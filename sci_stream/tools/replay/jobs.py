@@ -42,7 +42,9 @@ class ReplayJob:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """Result of a job: ``snapshots`` are in ``out`` after ``seconds``; ``error`` and ``cause`` explain a failure."""
+    """Result of a job: ``snapshots`` are in ``out`` after ``seconds``; ``error`` and ``cause``
+    explain a failure.
+    """
 
     source: str
     out: str
@@ -60,16 +62,23 @@ class JobResult:
 
     def to_json(self) -> dict[str, str | int | float]:
         """Return plain values."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "cause"}
+        plain = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "cause"
+        }
         return {**plain, "state": self.state.value, "seconds": round(self.seconds, 3)}
 
 
 def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> list[ReplayJob]:
-    """Return the jobs of some recordings; ``out`` is a folder, None to write each replay beside its recording.
+    """Return the jobs of some recordings; ``out`` is a folder, None to write each replay beside its
+    recording.
 
-    A later segment is left out if the first one of its series, whose replay includes it, is among them.
+    A later segment is left out if the first one of its series, whose replay includes it, is among
+    them.
 
-    Raises `InputError` if two replays would have the same name; `StorageError` if the folder cannot be created.
+    Raises `InputError` if two replays would have the same name; `StorageError` if the folder cannot
+    be created.
     """
     if out is not None:
         try:
@@ -99,7 +108,10 @@ def run_jobs(
     progress: Progress = lambda _done, _total, _report: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[JobResult]:
-    """Run jobs one after the other in this process; yield each result. A failed recording does not end the others."""
+    """Run jobs one after the other in this process; yield each result.
+
+    A failed recording does not end the others.
+    """
     for job in jobs:
         began_s = time.monotonic()
         try:

@@ -1,4 +1,6 @@
-"""``sci-stream replay``: reconstruct a recording again from its raw snapshots, with the live engine."""
+"""``sci-stream replay``: reconstruct a recording again from its raw snapshots, with the live
+engine.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSe
 
 log = logging.getLogger(__name__)
 
-# A killed replay loses at most this; flushing each snapshot would cost more than solving small ones.
+# A killed replay loses at most this; flushing each snapshot would cost more than solving small
+# ones.
 _FLUSH_S = 1.0
 
-# Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
-# predecessors, less and less with distance.
+# Snapshots solved, but not written, before the first one of a partial replay: a warm-started result
+# depends on its predecessors, less and less with distance.
 _MAX_PRECEDING = 16
 _NODE = "replay"
 
@@ -48,8 +51,9 @@ Progress = Callable[[int, int, SolveReport], None]
 class ReplayPlan:
     """Options of a replay.
 
-    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``event`` the
-    number of one of a triggered recording; ``resume`` an interrupted replay.
+    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both
+    included; ``event`` the number of one of a triggered recording; ``resume`` an interrupted
+    replay.
     """
 
     out: Path | None = None
@@ -64,7 +68,9 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Result: ``done`` of ``total`` snapshots are in ``path``, ``before`` of them from an earlier run."""
+    """Result: ``done`` of ``total`` snapshots are in ``path``, ``before`` of them from an earlier
+    run.
+    """
 
     path: Path
     done: int
@@ -107,7 +113,8 @@ def replay_recording(
     out
         The new recording; by default ``NAME_replay.h5`` beside it.
     iterations, denoiser, weights
-        Of every snapshot; by default as recorded: the result then equals the recorded video within float16 rounding.
+        Of every snapshot; by default as recorded: the result then equals the recorded video within
+        float16 rounding.
     calibration
         A better calibration than the recorded one.
     device
@@ -128,10 +135,12 @@ def replay_recording(
 
     Examples
     --------
-    >>> done = sci_stream.replay("recordings/run.h5", iterations=60)                    # doctest: +SKIP
-    >>> sci_stream.open(done.path).video.shape                                          # doctest: +SKIP
+    >>> done = sci_stream.replay("recordings/run.h5", iterations=60)  # doctest: +SKIP
+    >>> sci_stream.open(done.path).video.shape  # doctest: +SKIP
     """
-    out, weights, calibration = (None if path is None else Path(path) for path in (out, weights, calibration))
+    out, weights, calibration = (
+        None if path is None else Path(path) for path in (out, weights, calibration)
+    )
     solver = SolverChanges(denoiser, weights, iterations)
     plan = ReplayPlan(out, solver, calibration, device, first, last, event, resume)
     return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
@@ -144,17 +153,19 @@ def replay(
     progress: Progress = lambda _done, _total, _report: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Reconstruct the raw snapshots of a recording in order of seq into a new recording that names its parent.
+    """Reconstruct the raw snapshots of a recording in order of seq into a new recording that names
+    its parent.
 
-    By default each snapshot gets its recorded prior, settings and iterations, so that the result equals the recorded
-    one within float16 rounding. If a solve ran out of time, its σ schedule was cut short, which a replay does not
-    repeat: it then does better.
+    By default each snapshot gets its recorded prior, settings and iterations, so that the result
+    equals the recorded one within float16 rounding. If a solve ran out of time, its σ schedule was
+    cut short, which a replay does not repeat: it then does better.
 
-    ``progress`` is called after each snapshot with the number done, the total, and the last report; ``stop`` before
-    each: True ends the replay cleanly, to be resumed later.
+    ``progress`` is called after each snapshot with the number done, the total, and the last report;
+    ``stop`` before each: True ends the replay cleanly, to be resumed later.
 
-    Raises `FileFormatError` if ``source`` is not a recording or holds no raw snapshots; `InputError` if the options do
-    not fit the recording; `StorageError` if the output exists without ``resume``, or cannot be written.
+    Raises `FileFormatError` if ``source`` is not a recording or holds no raw snapshots;
+    `InputError` if the options do not fit the recording; `StorageError` if the output exists
+    without ``resume``, or cannot be written.
     """
     with RecordedSeries(source) as series:
         seqs = _chosen(series, plan)
@@ -164,10 +175,12 @@ def replay(
         out = plan.out or default_output(source)
         parent = _parent(series, calibration, solver)
         done = _done_before(out, parent, plan)
-        # Not an error: a recording from before solver ids, or one whose notes were cut, is still replayed.
+        # Not an error: a recording from before solver ids, or one whose notes were cut, is still
+        # replayed.
         if solver.unknown:
             log.warning(
-                "%s: solver settings of %d snapshots are unknown; using those of the previous snapshots",
+                "%s: solver settings of %d snapshots are unknown; using those of the previous "
+                "snapshots",
                 source, solver.unknown,
             )  # fmt: skip
         run = _Run(series, calibration, device, solver)
@@ -175,7 +188,14 @@ def replay(
         open_seqs = [seq for seq in seqs if seq not in done]
         before = len(seqs) - len(open_seqs)
         if open_seqs:
-            run.write(out, open_seqs, parent, before, progress=lambda i, r: progress(i, len(seqs), r), stop=stop)
+            run.write(
+                out,
+                open_seqs,
+                parent,
+                before,
+                progress=lambda i, r: progress(i, len(seqs), r),
+                stop=stop,
+            )
         return Replayed(out, before + run.done, len(seqs), before, time.monotonic() - began_s)
 
 
@@ -199,7 +219,11 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
         return series.calibration
     calibration, info = load_calibration(file), series.info
     for what, fits, got in (
-        ("masks of (B, H, W) =", (info.n_frames, info.height_px, info.width_px), calibration.phi.shape),
+        (
+            "masks of (B, H, W) =",
+            (info.n_frames, info.height_px, info.width_px),
+            calibration.phi.shape,
+        ),
         ("Bayer phase", info.bayer or "none", calibration.bayer or "none"),
     ):
         if got != fits:
@@ -208,7 +232,9 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver) -> dict[str, Json]:
+def _parent(
+    series: RecordedSeries, calibration: Calibration, solver: ReplaySolver
+) -> dict[str, Json]:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -224,18 +250,23 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
 
 
 def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[int]:
-    """Return the snapshots of an interrupted replay, after checking that it has the same options."""
+    """Return the snapshots of an interrupted replay,
+    after checking that it has the same options.
+    """
     if not out.exists():
         if not out.parent.is_dir():
             raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
         return set()
     if not plan.resume:
-        raise StorageError(f"{out} exists", hint="Choose another --out, or --resume to continue it.")
+        raise StorageError(
+            f"{out} exists", hint="Choose another --out, or --resume to continue it."
+        )
     with RecordedSeries(out) as earlier:
         # Mixing two settings in one recording would be invisible afterwards.
         if earlier.parent != parent:
             raise InputError(
-                f"{out} is not from this replay: another recording, other settings or other versions",
+                f"{out} is not from this replay: another recording, other settings or other "
+                "versions",
                 expected="the parent and settings of this one",
                 hint="Give the same options as the first time, or choose another --out.",
             )
@@ -263,19 +294,27 @@ class _Run:
         progress: Callable[[int, SolveReport], None],
         stop: Callable[[], bool],
     ) -> None:
-        """Reconstruct snapshots until all are done or a stop is requested; ``before`` were done earlier."""
+        """Reconstruct snapshots until all are done or a stop is requested; ``before`` were done
+        earlier.
+        """
         calibration = self.calibration
         # A `Name` of the file, which may have any: readers refuse another one.
         series = re.sub(r"[^A-Za-z0-9._-]", "_", out.stem).lstrip("._-")[:96] or "replay"
-        info = dataclasses.replace(self.series.info, series=series, calibration_hash=calibration.hash)
+        info = dataclasses.replace(
+            self.series.info, series=series, calibration_hash=calibration.hash
+        )
         ledger = Ledger()
         # The ledger of a resumed replay covers the whole of it, not only the part since.
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
-        picture, error = (self.series.stored_dtype(name) is not None for name in ("picture", "error"))
+        picture, error = (
+            self.series.stored_dtype(name) is not None for name in ("picture", "error")
+        )
         writer = RecordingWriter(
-            out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent,
-            video_dtype=self.series.stored_dtype("video") or "f2", compression=self.series.segments[0].compression,
+            out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0],
+            parent=parent,
+            video_dtype=self.series.stored_dtype("video") or "f2",
+            compression=self.series.segments[0].compression,
         )  # fmt: skip
         with ExitStack() as opened:
             opened.enter_context(writer)
@@ -285,7 +324,9 @@ class _Run:
             for index, seq in enumerate(seqs):
                 if stop():
                     break
-                if index and seq - seqs[index - 1] > MAX_EMPTY_ROWS:  # not kept in between, of a triggered recording
+                if (
+                    index and seq - seqs[index - 1] > MAX_EMPTY_ROWS
+                ):  # not kept in between, of a triggered recording
                     writer.settled_below = seq
                     last, writer = writer, opened.enter_context(writer.next_segment())
                     last.close(ledger.counts(), continued=writer.path.name)
@@ -305,13 +346,19 @@ class _Run:
             writer.close(ledger.counts())
 
     def _solve_preceding(self, first: int) -> None:
-        """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""
+        """Solve the directly preceding snapshots, so that the first one starts as in an
+        uninterrupted run.
+        """
         if not self.solver.of(first).settings.warm_start:
             return
         stored = set(self.series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
-        while start > first - _MAX_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
+        while (
+            start > first - _MAX_PRECEDING
+            and start - 1 in stored
+            and not self._recorded_cold(start)
+        ):
             start -= 1
         for seq in range(start, first):
             self._solve(seq)
@@ -340,7 +387,8 @@ class _Run:
         row = self.series.row(seq)
         snapshot = self._snapshot(seq, row)
         if self._recorded_cold(seq):
-            # If another node or none solved the previous snapshot, this one was not started from it.
+            # If another node or none solved the previous snapshot, this one was not started from
+            # it.
             engine.forget()
         engine.correct_masks(self.solver.masks_of(seq))
         recorded = int(row["iterations"]) if self.solver.as_recorded else 0
@@ -353,12 +401,16 @@ class _Run:
             video=video,
             calibration_hash=self.calibration.hash,
             report=dataclasses.replace(report, solver=setup.id),
-            times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
+            times=StageTimes(
+                acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()
+            ),
             node=_NODE,
             device=str(self.device),
             bayer=self.series.info.bayer,
             counts=snapshot.counts,
-            picture=self.series.frame_of("picture", seq) if self.series.has("picture", seq) else None,
+            picture=self.series.frame_of("picture", seq)
+            if self.series.has("picture", seq)
+            else None,
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
             dropped_before=snapshot.dropped_before,

@@ -16,7 +16,12 @@ from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id, suited
+from sci_stream.nodes.reconstruct.solver_settings import (
+    describe_solver,
+    make_prior,
+    solver_id,
+    suited,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -46,7 +51,9 @@ class SolverChanges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SolverSetup:
-    """A prior on its device with its settings; ``described`` holds them as plain values, ``id`` names them."""
+    """A prior on its device with its settings; ``described`` holds them as plain values, ``id``
+    names them.
+    """
 
     denoiser: Prior
     settings: SolverSettings
@@ -58,10 +65,11 @@ class SolverSetup:
 class ReplaySolver:
     """How each snapshot of a recording is solved.
 
-    ``setups`` are the different settings of the recorded run, at least one. By row, ``chosen`` is the index into them,
-    ``corrections`` the correction of the masks as text, and ``withheld`` says where the snapshot itself was recorded in
-    place of a video. With ``as_recorded`` each snapshot gets its recorded number of iterations; ``unknown`` counts the
-    snapshots whose settings are not in the recording.
+    ``setups`` are the different settings of the recorded run, at least one. By row, ``chosen`` is
+    the index into them, ``corrections`` the correction of the masks as text, and ``withheld`` says
+    where the snapshot itself was recorded in place of a video. With ``as_recorded`` each snapshot
+    gets its recorded number of iterations; ``unknown`` counts the snapshots whose settings are not
+    in the recording.
     """
 
     setups: Sequence[SolverSetup]
@@ -95,12 +103,15 @@ def replay_solver(
 ) -> ReplaySolver:
     """Return how a recording's snapshots are solved.
 
-    The recording contains the complete settings reported by the reconstruct nodes, and each row names its own, since
-    they may change during a run. A recording without them uses its rig file.
+    The recording contains the complete settings reported by the reconstruct nodes, and each row
+    names its own, since they may change during a run. A recording without them uses its rig file.
 
-    Raises `ConfigError` or `WeightsError` if the denoiser is unknown, or its checkpoint is missing or has changed.
+    Raises `ConfigError` or `WeightsError` if the denoiser is unknown, or its checkpoint is missing
+    or has changed.
     """
-    section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True).reconstruct
+    section = parse_rig(
+        series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True
+    ).reconstruct
     cells = series.rows["solver"]
     changes = _trusted(series, section, changes)
     recorded = {} if changes.another_prior else _recorded(series)
@@ -116,14 +127,19 @@ def replay_solver(
         *_corrections(series, calibration),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
-        unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named]))) if recorded else 0,
+        unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named])))
+        if recorded
+        else 0,
     )
 
 
-def _trusted(series: RecordedSeries, section: ReconstructSection, changes: SolverChanges) -> SolverChanges:
+def _trusted(
+    series: RecordedSeries, section: ReconstructSection, changes: SolverChanges
+) -> SolverChanges:
     """Return the changes, without a denoiser that confirms the recorded one.
 
-    A denoiser of the form ``module:Class`` imports a module: a file may not cause that, only its user.
+    A denoiser of the form ``module:Class`` imports a module: a file may not cause that, only its
+    user.
 
     Raises `ConfigError` if the recording has one and the user does not name it.
     """
@@ -146,7 +162,9 @@ def _recorded(series: RecordedSeries) -> dict[str, Settings]:
 
 
 def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
-    """Return the settings of each row: its own, or those of the last earlier row with known settings."""
+    """Return the settings of each row: its own, or those of the last earlier row with known
+    settings.
+    """
     indices = np.full(len(cells), -1, np.intp)
     for index, name in enumerate(named):
         indices[cells == name.encode()] = index
@@ -158,8 +176,11 @@ def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
 
-def _corrections(series: RecordedSeries, calibration: Calibration) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return the recorded correction of the masks by row, and whether the video is withheld; none if recalibrated.
+def _corrections(
+    series: RecordedSeries, calibration: Calibration
+) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return the recorded correction of the masks by row, and whether the video is withheld; none
+    if recalibrated.
 
     A raw-only snapshot gets the value of the last reconstructed one before it.
     """
@@ -180,16 +201,26 @@ def _setup(
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
         settings = as_settings(recorded)
-        # The rig file has the initial settings. A later change of the denoiser discarded the rig's weights.
+        # The rig file has the initial settings. A later change of the denoiser discarded the rig's
+        # weights.
         update: dict[str, object] = {
-            name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
+            name: getattr(settings, name)
+            for name in _SETTINGS
+            if name in ReconstructSection.model_fields
         }
-        update |= {"denoiser": str(recorded["denoiser"]), "weights": section.weights if "weights" in recorded else None}
+        update |= {
+            "denoiser": str(recorded["denoiser"]),
+            "weights": section.weights if "weights" in recorded else None,
+        }
         section = section.model_copy(update=update)
         _check_weights(section.weights, recorded)
     denoiser, defaults = make_prior(section, device)
     settings = suited(section, defaults, calibration) if recorded is None else settings
-    changed = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
+    changed = {
+        name: value
+        for name in ("iterations", "sigma_first", "sigma_last")
+        if (value := getattr(changes, name))
+    }
     if "iterations" in changed:
         changed["min_iterations"] = min(settings.min_iterations, changed["iterations"])
     settings = dataclasses.replace(settings, **changed)
@@ -198,12 +229,14 @@ def _setup(
 
 
 def as_settings(described: Settings) -> SolverSettings:
-    """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
+    """Return the settings written by
+    `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
     Raises `ConfigError` if this version does not know them.
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
-    # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α = 0.
+    # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α
+    # = 0.
     if described.get("accelerate") is False:
         known["relaxation"] = 0.0
     if described.get("solver", "gap") != "gap":
@@ -217,7 +250,9 @@ def as_settings(described: Settings) -> SolverSettings:
         return SolverSettings(**known)  # type: ignore[arg-type] # checked on construction
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            "The recorded solver settings are not usable", got=error, hint="Choose another --denoiser."
+            "The recorded solver settings are not usable",
+            got=error,
+            hint="Choose another --denoiser.",
         ) from error
 
 

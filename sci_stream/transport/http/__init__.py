@@ -1,4 +1,6 @@
-"""HTTP serving for health and live page: one access middleware, limits on connections, one server thread each."""
+"""HTTP serving for health and live page: one access middleware, limits on connections, one server
+thread each.
+"""
 
 from sci_stream.transport.http.access import AccessMiddleware, BrowserLogin
 from sci_stream.transport.http.server import HttpServer, LimitedConnection, listen

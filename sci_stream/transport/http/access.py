@@ -1,4 +1,6 @@
-"""Access over HTTP: under the machine's own name, from the server's own pages, with a token if set, at a rate."""
+"""Access over HTTP: under the machine's own name, from the server's own pages, with a token if set,
+at a rate.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,19 @@ from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 
 _LOG = logging.getLogger(__name__)
-# Ten typing errors are free; after that a token of 8 random letters would take thousands of years to guess.
+# Ten typing errors are free; after that a token of 8 random letters would take thousands of years
+# to guess.
 _GUESSES_PER_S, _GUESSES_BURST = 0.5, 10
 # RFC 6455, section 7.4.1.
 _POLICY_VIOLATION = 1008
-# Probes of a supervisor or a cluster have no token. Their answers give a reason only to those who have it.
+# Probes of a supervisor or a cluster have no token. Their answers give a reason only to those who
+# have it.
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SECURITY_HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
@@ -51,8 +56,9 @@ class _Refusal(NamedTuple):
 class BrowserLogin:
     """How a browser gives its token: once in the address of the page, which then sets a cookie.
 
-    ``cookie`` is the name of that cookie. Cookies are shared by all ports of a host, so it should contain the port.
-    ``page`` makes the answer to a person who opens the page without a valid token.
+    ``cookie`` is the name of that cookie. Cookies are shared by all ports of a host, so it should
+    contain the port. ``page`` makes the answer to a person who opens the page without a valid
+    token.
     """
 
     cookie: str
@@ -62,12 +68,13 @@ class BrowserLogin:
 class AccessMiddleware:
     """Refuse requests that pages of other sites or other machines could make.
 
-    Without a token only loopback names are accepted as ``Host``: this refuses a page of another site that resolves its
-    own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that change something need the page's own origin.
+    Without a token only loopback names are accepted as ``Host``: this refuses a page of another
+    site that resolves its own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that
+    change something need the page's own origin.
 
-    The token, which ``section`` of the rig file sets, is given as ``Authorization: Bearer`` or, unless ``browser`` is
-    None, as browsers can. ``per_s`` and ``burst`` limit the rate of one address. ``refused`` counts refused requests by
-    reason.
+    The token, which ``section`` of the rig file sets, is given as ``Authorization: Bearer`` or,
+    unless ``browser`` is None, as browsers can. ``per_s`` and ``burst`` limit the rate of one
+    address. ``refused`` counts refused requests by reason.
     """
 
     def __init__(
@@ -98,10 +105,18 @@ class AccessMiddleware:
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
             return
-        # %r: the path is the client's, and may contain line breaks and escape sequences of terminals.
-        _LOG.warning("Refused a request for %.80r from %s: %s", scope["path"], _address(scope), refusal.reason)
+        # %r: the path is the client's, and may contain line breaks and escape sequences of
+        # terminals.
+        _LOG.warning(
+            "Refused a request for %.80r from %s: %s",
+            scope["path"],
+            _address(scope),
+            refusal.reason,
+        )
         if scope["type"] == "websocket":
-            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal.reason)(scope, receive, send)
+            await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal.reason)(
+                scope, receive, send
+            )
         else:
             await self._answer(scope, refusal)(scope, receive, _with_headers(send))
 
@@ -113,10 +128,11 @@ class AccessMiddleware:
         return within
 
     def admit(self, address: str, tokens: Iterable[str], now_s: float) -> str:
-        """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
+        """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is
+        accepted.
 
-        ``token``: no token, or a wrong one; ``rate``: too many wrong ones from this address, whose tokens are not even
-        compared for a while.
+        ``token``: no token, or a wrong one; ``rate``: too many wrong ones from this address, whose
+        tokens are not even compared for a while.
         """
         if self._token is None:
             return ""
@@ -140,9 +156,13 @@ class AccessMiddleware:
         host = request.headers.get("host", "")
         if self._token is None and not is_loopback(_host_name(host)):
             self.refused["host"] += 1
-            return _Refusal(403, "without a token, open it on this machine as http://localhost or http://127.0.0.1")
+            return _Refusal(
+                403,
+                "without a token, open it on this machine as http://localhost or http://127.0.0.1",
+            )
         origin = request.headers.get("origin")
-        # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
+        # Browsers let pages of other sites open WebSockets and send forms here; the Origin header
+        # names the site.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and _network_location(origin) != host.lower():
             self.refused["origin"] += 1
@@ -161,7 +181,11 @@ class AccessMiddleware:
         if sent:
             text = f"the token is wrong: it is the [{self._section}] token of the rig"
         else:
-            how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
+            how = (
+                "send Authorization: Bearer with"
+                if self._browser is None
+                else "open the page with ?token=…,"
+            )
             text = f"a token is required: {how} the [{self._section}] token of the rig"
         return _Refusal(401 if self._browser is None else 403, text, asks_for_token=True)
 
@@ -175,8 +199,12 @@ class AccessMiddleware:
         return [token for token in tokens if token]
 
     def _answer(self, scope: Scope, refusal: _Refusal) -> Response:
-        """Return the refusal; to a person who opens the page without a valid token, with a field to enter it."""
-        opens_page = scope["path"] == "/" and Headers(scope=scope).get("accept", "").startswith("text/html")
+        """Return the refusal; to a person who opens the page without a valid token, with a field to
+        enter it.
+        """
+        opens_page = scope["path"] == "/" and Headers(scope=scope).get("accept", "").startswith(
+            "text/html"
+        )
         if refusal.asks_for_token and opens_page and self._browser is not None:
             return self._browser.page(refusal.reason)
         return PlainTextResponse(refusal.reason + "\n", status_code=refusal.status)

@@ -1,4 +1,6 @@
-"""An ASGI application served from its own thread, which does not block the node, with limits on its connections."""
+"""An ASGI application served from its own thread, which does not block the node, with limits on its
+connections.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,28 @@ _MAX_INCOMING_BYTES = 1 << 16
 def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
     """Return a listening socket; port 0 for any free one.
 
-    Raises `TransportError` if the address is in use or not on this machine; `what` and `hint` are for its text.
+    Raises `TransportError` if the address is in use or not on this machine; `what` and `hint` are
+    for its text.
     """
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With SO_REUSEADDR: a restarted node gets its port back while old connections are still in TIME_WAIT.
+        # With SO_REUSEADDR: a restarted node gets its port back while old connections are still in
+        # TIME_WAIT.
         return socket.create_server(place[:2], family=family)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        raise TransportError(f"{what} cannot listen on {host}:{port}", got=reason, hint=hint) from error
+        raise TransportError(
+            f"{what} cannot listen on {host}:{port}", got=reason, hint=hint
+        ) from error
 
 
 class LimitedConnection(H11Protocol):
-    """An HTTP connection that must complete each request in time. Too many: the oldest one without a request is closed.
+    """An HTTP connection that must complete each request in time.
 
-    The limits are those of the live page: a browser opens about six connections, and there are at most 64 viewers
-    (`[preview] max_viewers`).
+    Too many: the oldest one without a request is closed.
+
+    The limits are those of the live page: a browser opens about six connections, and there are at
+    most 64 viewers (`[preview] max_viewers`).
     """
 
     max_connections: ClassVar[int] = 128
@@ -54,7 +62,8 @@ class LimitedConnection(H11Protocol):
     request_s: ClassVar[float] = 10.0
     """Time for a complete request, however slowly its parts arrive."""
     has_short_answers: ClassVar[bool] = False
-    """Serve one request per connection; ``request_s`` includes its answer, and the oldest connection makes room."""
+    """Serve one request per connection; ``request_s`` includes its answer, and the oldest
+    connection makes room."""
 
     _deadline: asyncio.TimerHandle | None = None
     _since_s = 0.0
@@ -65,29 +74,44 @@ class LimitedConnection(H11Protocol):
         _limit_unread(transport)
         self._since_s = self.loop.time()
         self._deadline = self.loop.call_later(self.request_s, transport.abort)
-        # Aborted connections remain in the set until the next turn of the loop, and many are accepted in one turn.
+        # Aborted connections remain in the set until the next turn of the loop, and many are
+        # accepted in one turn.
         present = [other for other in self.connections if not other.transport.is_closing()]
         if len(present) > self.max_connections:
-            waiting = [other for other in present if isinstance(other, LimitedConnection) and other.waits]
+            waiting = [
+                other for other in present if isinstance(other, LimitedConnection) and other.waits
+            ]
             min(waiting, key=lambda other: other._since_s, default=self).transport.abort()
 
     @property
     def waits(self) -> bool:
-        """Whether the connection may be ended: no complete request has arrived since the last answer."""
-        return self.has_short_answers or self._deadline is not None or self.timeout_keep_alive_task is not None
+        """Whether the connection may be ended: no complete request has arrived since the last
+        answer.
+        """
+        return (
+            self.has_short_answers
+            or self._deadline is not None
+            or self.timeout_keep_alive_task is not None
+        )
 
     def data_received(self, data: bytes) -> None:
         """Handle a part of a request; the first part starts the timeout of the whole request."""
         super().data_received(data)
         if self.has_short_answers:
             return
-        if self.transport.get_protocol() is not self or self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
+        if self.transport.get_protocol() is not self or self.conn.their_state not in {
+            h11.IDLE,
+            h11.SEND_BODY,
+        }:
             self._disarm()
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.request_s, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse an invalid request. An earlier request that is still being answered ends without its answer."""
+        """Refuse an invalid request.
+
+        An earlier request that is still being answered ends without its answer.
+        """
         with contextlib.suppress(h11.LocalProtocolError):  # its answer has begun
             super().send_400_response(msg)
         self.transport.close()
@@ -119,8 +143,9 @@ def _limit_unread(transport: asyncio.Transport) -> None:
 class HttpServer:
     """Serve an ASGI application in a thread until `close`, which also closes the ``listener``.
 
-    ``connections`` and ``websockets`` are the classes of the connections, which limit them; without the latter there
-    are no WebSockets. ``trust_proxy``: take the address of a client from the headers of a proxy on this host.
+    ``connections`` and ``websockets`` are the classes of the connections, which limit them; without
+    the latter there are no WebSockets. ``trust_proxy``: take the address of a client from the
+    headers of a proxy on this host.
     """
 
     def __init__(
@@ -141,7 +166,8 @@ class HttpServer:
                 ws=websockets or "none",
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # its warnings are about malformed requests, which any stranger can send
+                # its warnings are about malformed requests, which any stranger can send
+                log_level="error",
                 access_log=False,
                 server_header=False,
                 proxy_headers=trust_proxy,
@@ -149,7 +175,8 @@ class HttpServer:
                 backlog=_BACKLOG,
                 ws_max_size=_MAX_INCOMING_BYTES,
                 ws_per_message_deflate=False,  # JPEG does not compress further
-                # A client that does not close its connection must not delay the shutdown of the node.
+                # A client that does not close its connection must not delay the shutdown of the
+                # node.
                 timeout_graceful_shutdown=2,
             )
         )
@@ -167,12 +194,16 @@ class HttpServer:
             self.loop.set_exception_handler(_log_fault)
             ready.set()
             await self._server.serve(sockets=[self._listener])
-            for connection in list(self._server.server_state.connections):  # clients that do not read their answers
+            for connection in list(
+                self._server.server_state.connections
+            ):  # clients that do not read their answers
                 connection.transport.abort()
 
         try:
             asyncio.run(main())
-        except Exception:  # health and live page are optional: the instrument continues without them
+        except (
+            Exception
+        ):  # health and live page are optional: the instrument continues without them
             _LOG.exception("The HTTP server %s failed", self._thread.name)
         finally:
             ready.set()
@@ -185,7 +216,9 @@ class HttpServer:
 
 
 def _log_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log a fault of the event loop; exhausted descriptors, which asyncio reports many times a second, in one line."""
+    """Log a fault of the event loop; exhausted descriptors, which asyncio reports many times a
+    second, in one line.
+    """
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
         _LOG.error("cannot accept HTTP connections: %s (raise `ulimit -n`)", error.strerror)

@@ -1,4 +1,6 @@
-"""Node maps without a camera: made up, or from the archive of real cameras, on memory in place of registers."""
+"""Node maps without a camera: made up, or from the archive of real cameras, on memory in place of
+registers.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,21 @@ from typing import Any
 
 import pytest
 
-genapi = pytest.importorskip("genicam.genapi", reason="genicam is not installed: pip install '.[genicam]'")
+genapi = pytest.importorskip(
+    "genicam.genapi", reason="genicam is not installed: pip install '.[genicam]'"
+)
 
 ARCHIVE = "genicam_xml.tar.xz"
 _NAMESPACE = 'xmlns="http://www.genicam.org/GenApi/Version_1_1"'
 _VERSIONS = " ".join(
     f'{key}="{value}"'
     for key, value in {
-        "ModelName": "Made", "VendorName": "Up", "ToolTip": "", "StandardNameSpace": "GEV", "SchemaMajorVersion": 1,
-        "SchemaMinorVersion": 1, "SchemaSubMinorVersion": 0, "MajorVersion": 1, "MinorVersion": 0, "SubMinorVersion": 0,
-        "ProductGuid": "1F3C6A72-7842-4edd-9130-E2E90A2058BA", "VersionGuid": "2F3C6A72-7842-4edd-9130-E2E90A2058BA",
+        "ModelName": "Made", "VendorName": "Up", "ToolTip": "", "StandardNameSpace": "GEV",
+        "SchemaMajorVersion": 1,
+        "SchemaMinorVersion": 1, "SchemaSubMinorVersion": 0, "MajorVersion": 1, "MinorVersion": 0,
+        "SubMinorVersion": 0,
+        "ProductGuid": "1F3C6A72-7842-4edd-9130-E2E90A2058BA",
+        "VersionGuid": "2F3C6A72-7842-4edd-9130-E2E90A2058BA",
     }.items()
 )  # fmt: skip
 
@@ -45,13 +52,14 @@ class Memory(genapi.AbstractPort):  # type: ignore[misc] # the library has no ty
 def made_up(features: Mapping[str, object]) -> Any:
     """Return a node map with these features: ``{"Gain": 3.0, "GainAuto": ["Off", "Continuous"]}``.
 
-    An enumeration has the first value of its list; a tuple (value, unit) gives a unit; None makes a category, bytes
-    the content of a register with text, of which there may be one.
+    An enumeration has the first value of its list; a tuple (value, unit) gives a unit; None makes a
+    category, bytes the content of a register with text, of which there may be one.
     """
     nodes = "".join(_node(name, value) for name, value in features.items())
     listed = "".join(f"<pFeature>{name}</pFeature>" for name in features)
     node_map = _loaded(
-        f'<RegisterDescription {_VERSIONS} {_NAMESPACE}><Category Name="Root">{listed}</Category>{nodes}'
+        f"<RegisterDescription {_VERSIONS} {_NAMESPACE}><Category "
+        f'Name="Root">{listed}</Category>{nodes}'
         '<Port Name="Device"/></RegisterDescription>'
     )
     for text in (value for value in features.values() if isinstance(value, bytes)):
@@ -60,7 +68,9 @@ def made_up(features: Mapping[str, object]) -> Any:
 
 
 class RealCameras(Mapping[str, Any]):
-    """Node maps of the cameras in the archive by the names of their files, each loaded when it is first read."""
+    """Node maps of the cameras in the archive by the names of their files, each loaded when it is
+    first read.
+    """
 
     def __init__(self, data: Path) -> None:
         self.texts: dict[str, str] = {}
@@ -72,7 +82,9 @@ class RealCameras(Mapping[str, Any]):
                     continue
                 text = file.read().decode("utf-8-sig", "replace")
                 if not text.startswith("<"):
-                    text = text.partition("\n")[2]  # some begin with a line about where they were found
+                    text = text.partition("\n")[
+                        2
+                    ]  # some begin with a line about where they were found
                 if 'Name="Width"' in text:
                     self.texts[Path(member.name).stem] = text
 
@@ -109,16 +121,22 @@ def _node(name: str, given: object) -> str:
         case bool():
             return f'<Boolean Name="{name}"><Value>{int(value)}</Value></Boolean>'
         case int():
-            return f'<Integer Name="{name}"><Value>{value}</Value><Min>0</Min><Max>100000</Max></Integer>'
+            limits = "<Min>0</Min><Max>100000</Max>"
+            return f'<Integer Name="{name}"><Value>{value}</Value>{limits}</Integer>'
         case float():
             of_unit = f"<Unit>{unit}</Unit>" if unit else ""
-            return f'<Float Name="{name}"><Value>{value}</Value><Min>0</Min><Max>100000</Max>{of_unit}</Float>'
+            limits = "<Min>0</Min><Max>100000</Max>"
+            return f'<Float Name="{name}"><Value>{value}</Value>{limits}{of_unit}</Float>'
         case bytes():
-            of_register = f"<Address>{_TEXT_ADDRESS}</Address><Length>{len(value)}</Length><AccessMode>RW</AccessMode>"
+            of_register = (
+                f"<Address>{_TEXT_ADDRESS}</Address><Length>{len(value)}</Length>"
+                "<AccessMode>RW</AccessMode>"
+            )
             return f'<StringReg Name="{name}">{of_register}<pPort>Device</pPort></StringReg>'
         case list():
             entries = "".join(
-                f'<EnumEntry Name="{entry}"><Value>{i}</Value></EnumEntry>' for i, entry in enumerate(value)
+                f'<EnumEntry Name="{entry}"><Value>{i}</Value></EnumEntry>'
+                for i, entry in enumerate(value)
             )
             return f'<Enumeration Name="{name}">{entries}<Value>0</Value></Enumeration>'
     raise TypeError(f"no feature of this kind: {value!r}")

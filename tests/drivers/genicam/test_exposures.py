@@ -53,7 +53,10 @@ def test_times_are_set_and_limited_in_the_unit_of_the_feature(unit: str) -> None
 def test_camera_exposes_freely_while_a_pattern_is_held() -> None:
     nodes = made_up(CAMERA)
     planned = arm(nodes, CameraTrigger("line", 8000.0, 15.0), None, "camera")
-    assert arm(nodes, CameraTrigger("free", 8000.0, period_us=20_000.0), None, "camera").source == "free"
+    assert (
+        arm(nodes, CameraTrigger("free", 8000.0, period_us=20_000.0), None, "camera").source
+        == "free"
+    )
     assert (feature(nodes, "TriggerMode"), feature(nodes, "AcquisitionFrameRate")) == ("Off", 50.0)
     assert feature(nodes, "AcquisitionFrameRateEnable") is True
     assert arm(nodes, planned, None, "camera") == planned

@@ -12,8 +12,12 @@ from sci_stream.model import Array, BayerPhase
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat, decode, find_pixel_format
 
 
-def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
-    """Encode pixels bit by bit, as in the figures of the standards; shares no code with the decoder."""
+def encode(
+    counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False
+) -> Array:
+    """Encode pixels bit by bit, as in the figures of the standards; shares no code with the
+    decoder.
+    """
     lines = counts if padding_bytes else counts.reshape(1, -1)
     out = bytearray()
     for line in lines:
@@ -33,7 +37,13 @@ def _line(pixels: list[int], form: PixelFormat, big_endian: bool) -> bytes:
     low = form.bit_depth - 8
     for k in range(0, len(pixels), 2):
         pair = [*pixels[k : k + 2], 0][:2]
-        out += bytes([pair[0] >> low, (pair[0] & (1 << low) - 1) | (pair[1] & (1 << low) - 1) << 4, pair[1] >> low])
+        out += bytes(
+            [
+                pair[0] >> low,
+                (pair[0] & (1 << low) - 1) | (pair[1] & (1 << low) - 1) << 4,
+                pair[1] >> low,
+            ]
+        )
     return bytes(out[: -(-len(pixels) * 12 // 8)])
 
 
@@ -61,9 +71,13 @@ def test_decode_inverts_the_standard_layout(
 @pytest.mark.parametrize("padding_bytes", [0, 4])
 def test_decode_is_exact_to_the_last_row(name: str, padding_bytes: int) -> None:
     form, width = FORMATS[name], 360
-    counts = np.random.default_rng(8).integers(0, 1 << form.bit_depth, (401, width)).astype(np.uint16)
+    counts = (
+        np.random.default_rng(8).integers(0, 1 << form.bit_depth, (401, width)).astype(np.uint16)
+    )
     rows = [encode(row[None], form, padding_bytes=padding_bytes) for row in counts]
-    np.testing.assert_array_equal(decode(np.concatenate(rows), form, 401, width, padding_bytes=padding_bytes), counts)
+    np.testing.assert_array_equal(
+        decode(np.concatenate(rows), form, 401, width, padding_bytes=padding_bytes), counts
+    )
 
 
 @given(images())
@@ -92,13 +106,17 @@ def test_decode_refuses_a_buffer_one_byte_short(image: tuple[PixelFormat, Array]
         ("Mono16", [0x34, 0x12, 0xFF, 0x00], [0x1234, 0x00FF]),
     ],
 )
-def test_layouts_match_the_drawings_of_the_standards(name: str, raw: list[int], pixels: list[int]) -> None:
+def test_layouts_match_the_drawings_of_the_standards(
+    name: str, raw: list[int], pixels: list[int]
+) -> None:
     got = decode(np.array(raw, np.uint8), FORMATS[name], 1, len(pixels))
     assert got.tolist() == [pixels]
 
 
 def test_names_codes_and_bits_match_the_library() -> None:
-    pfnc = pytest.importorskip("harvesters.util.pfnc", reason="harvesters is not installed: pip install '.[genicam]'")
+    pfnc = pytest.importorskip(
+        "harvesters.util.pfnc", reason="harvesters is not installed: pip install '.[genicam]'"
+    )
     for name, form in FORMATS.items():
         assert name.startswith("Polarized") or pfnc.dict_by_names[name] == form.code
 

@@ -30,7 +30,9 @@ class NoFeatures:
         ("CXP", 255, FrameIds(1, 255)),
     ],
 )
-def test_frame_ids_follow_the_transport_unless_set(transport: str, last: int | None, expected: FrameIds) -> None:
+def test_frame_ids_follow_the_transport_unless_set(
+    transport: str, last: int | None, expected: FrameIds
+) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
     assert frame_ids_of(transport, NoFeatures(), last) == expected
 
@@ -52,7 +54,11 @@ def test_gaps_wraps_and_repeats_are_not_restarts(start: int, steps: list[int]) -
 @given(st.integers(2, 2**63), st.integers(1, 1000))
 def test_decreasing_id_is_a_restart(before: int, after: int) -> None:
     after = min(after, before - 1)
-    assert restarts(FrameIds(1, None), [(before, None), (after, None), (after + 1, None)]) == [False, True, False]
+    assert restarts(FrameIds(1, None), [(before, None), (after, None), (after + 1, None)]) == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_decreasing_timestamp_distinguishes_restart_from_wrap() -> None:

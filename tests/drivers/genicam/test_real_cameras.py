@@ -48,12 +48,16 @@ def real_maps(data_dir: Path) -> RealCameras:
 
 
 def has(nodes: Any, setting: FeatureSetting) -> bool:
-    """Return whether a camera has the feature, and the entry if it is an enumeration; not whether it has it now."""
+    """Return whether a camera has the feature, and the entry if it is an enumeration; not whether
+    it has it now.
+    """
     name = feature_named(nodes, setting.feature)
     if not nodes.has_node(name):
         return False
     node = nodes.get_node(name)
-    return kind_of(node) != "enumeration" or setting.value in {str(entry.symbolic) for entry in node.entries}
+    return kind_of(node) != "enumeration" or setting.value in {
+        str(entry.symbolic) for entry in node.entries
+    }
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -73,7 +77,8 @@ _WITHOUT = {
     "ExposureTime": {"Coaxlink_TLDataStream", "FLIR_A35", "FLIR_SC6700"},
     "Gain": {"Coaxlink_TLDataStream", "FLIR_SC6700", "Orca_Fire", "PCO1600"},
     "AcquisitionFrameRate": {
-        "Coaxlink_TLDataStream", "FLIR_SC6700", "Orca_Fire", "PCO1600", "JAI_RM-6740GE", "aravisGigE-RM-6740GE",
+        "Coaxlink_TLDataStream", "FLIR_SC6700", "Orca_Fire", "PCO1600", "JAI_RM-6740GE",
+        "aravisGigE-RM-6740GE",
         "Photonic_Science_FDI3", "Photonic_Science_LC_SCMOS", "Sony_CVC_EH6300", "TMC-1405GE",
     },
 }  # fmt: skip
@@ -83,7 +88,9 @@ def test_every_real_camera_offers_the_quantities_that_it_has(real_maps: RealCame
     assert len(real_maps) == 119
     for quantity in (EXPOSURE, GAIN, FRAME_RATE):
         without = {name for name, nodes in real_maps.items() if quantity.find(nodes) is None}
-        expected = {name for name in real_maps if any(part in name for part in _WITHOUT[quantity.name])}
+        expected = {
+            name for name in real_maps if any(part in name for part in _WITHOUT[quantity.name])
+        }
         assert without == expected, quantity.name
         assert len(expected) == len(_WITHOUT[quantity.name])
 
@@ -98,9 +105,15 @@ def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_p
         line = trigger_line(nodes)
         examples = {} if line is None else {"trigger": {"source": line}}
         path = tmp_path / "rig.toml"
-        path.write_text(example_toml("aravis", HarvestersOptions, every_key=False, values=suggested, examples=examples))
+        path.write_text(
+            example_toml(
+                "aravis", HarvestersOptions, every_key=False, values=suggested, examples=examples
+            )
+        )
         options = HarvestersOptions.model_validate(load_rig(path, {}).camera.options)
-        assert [[setting.feature, setting.value] for setting in options.features] == suggested["features"]
+        assert [[setting.feature, setting.value] for setting in options.features] == suggested[
+            "features"
+        ]
         for setting in settings_of(options):
             find(nodes, setting.feature, name)
         with pytest.raises(ConfigError, match="has no feature Widht"):
@@ -111,7 +124,9 @@ def test_limits_of_real_cameras_are_sensible(real_maps: RealCameras) -> None:
     limits = {name: timing_of(nodes) for name, nodes in real_maps.items()}
     assert all(timing.min_exposure_us < timing.max_exposure_us for timing in limits.values())
     # Enumerations of most others depend on registers that a description alone does not have.
-    assert [name for name, timing in limits.items() if timing.max_every > 1] == ["ADGenICam-Basler-a2A2600-20gmBAS"]
+    assert [name for name, timing in limits.items() if timing.max_every > 1] == [
+        "ADGenICam-Basler-a2A2600-20gmBAS"
+    ]
 
 
 def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: RealCameras) -> None:
@@ -120,6 +135,7 @@ def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: RealCamer
         for camera, text in real_maps.texts.items()
         if "Polarized" in text and (nodes := real_maps[camera]).has_node("PixelFormat")
         for entry in nodes.get_node("PixelFormat").entries
-        if (name := str(entry.symbolic)).startswith("Polarized") and entry.numeric_value == FORMATS[name].code
+        if (name := str(entry.symbolic)).startswith("Polarized")
+        and entry.numeric_value == FORMATS[name].code
     )
     assert found == dict.fromkeys(("Polarized8", "Polarized10p", "Polarized12p", "Polarized16"), 9)

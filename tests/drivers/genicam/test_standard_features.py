@@ -24,7 +24,8 @@ from tests.drivers.genicam.node_maps import made_up
     ("features", "offered"),
     [
         (
-            {"ExposureTime": (800.0, "us"), "Gain": (3.0, "dB"), "AcquisitionFrameRate": (50.0, "Hz")},
+            {"ExposureTime": (800.0, "us"), "Gain": (3.0, "dB"), "AcquisitionFrameRate": (50.0,
+            "Hz")},
             {"ExposureTime": "us", "Gain": "dB", "AcquisitionFrameRate": "Hz"},
         ),
         (
@@ -36,7 +37,9 @@ from tests.drivers.genicam.node_maps import made_up
     ],
     ids=["SFNC 2", "SFNC 1", "raw, and a category Gain"],
 )  # fmt: skip
-def test_settings_are_offered_by_their_standard_names(features: dict, offered: dict[str, str]) -> None:
+def test_settings_are_offered_by_their_standard_names(
+    features: dict, offered: dict[str, str]
+) -> None:
     nodes = made_up(features)
     found = {parameter.name: parameter.description for parameter in settings(nodes)}
     assert list(found) == list(offered)
@@ -51,7 +54,11 @@ def test_standard_name_sets_the_feature_that_the_camera_has() -> None:
 
 def test_time_in_steps_of_the_camera_takes_no_microseconds() -> None:
     with pytest.raises(ConfigError, match="has no feature ExposureTime"):
-        apply(made_up({"ExposureTimeRaw": 40}), FeatureSetting(feature="ExposureTime", value=500.0), "camera")
+        apply(
+            made_up({"ExposureTimeRaw": 40}),
+            FeatureSetting(feature="ExposureTime", value=500.0),
+            "camera",
+        )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,9 @@ def test_exposure_is_read_in_microseconds_whatever_its_unit() -> None:
 def test_chunks_of_times_are_in_microseconds_too() -> None:
     nodes = made_up({"ChunkExposureTime": (0.002, "s"), "ChunkGain": (3.0, "dB")})
     assert chunk_units(nodes, ["ExposureTime", "Gain"]) == {"ExposureTime": "us", "Gain": "dB"}
-    assert in_standard_units("ExposureTime", nodes.get_node("ChunkExposureTime")) == pytest.approx(2000)
+    assert in_standard_units("ExposureTime", nodes.get_node("ChunkExposureTime")) == pytest.approx(
+        2000
+    )
     assert in_standard_units("Gain", nodes.get_node("ChunkGain")) == 3.0
 
 
@@ -86,11 +95,23 @@ def test_chunks_of_times_are_in_microseconds_too() -> None:
         ({"Gamma": 0.8}, ["Gamma"]),
         ({"Gamma": 0.8, "GammaEnable": False}, []),
         ({"Gamma": 1.0, "LUTEnable": True}, ["LUTEnable"]),
-        ({"ExposureAuto": ["Continuous", "Off"], "GainAuto": ["Off", "Continuous"]}, ["ExposureAuto"]),
-        ({"SharpeningEnable": True, "DefectMaskEnable": True}, ["SharpeningEnable", "DefectMaskEnable"]),
+        (
+            {"ExposureAuto": ["Continuous", "Off"], "GainAuto": ["Off", "Continuous"]},
+            ["ExposureAuto"],
+        ),
+        (
+            {"SharpeningEnable": True, "DefectMaskEnable": True},
+            ["SharpeningEnable", "DefectMaskEnable"],
+        ),
         ({"ImageCompressionMode": ["Lossless", "Off"]}, ["ImageCompressionMode"]),
-        ({"BlackLevelClampingEnable": True, "LUTMode": ["Gamma45", "Linear"]}, ["LUTMode", "BlackLevelClampingEnable"]),
-        ({"DefectMaskPixelEnable": ["Enabled", "Disabled"], "EdgeFilter": ["Smooth"]}, ["DefectMaskPixelEnable"]),
+        (
+            {"BlackLevelClampingEnable": True, "LUTMode": ["Gamma45", "Linear"]},
+            ["LUTMode", "BlackLevelClampingEnable"],
+        ),
+        (
+            {"DefectMaskPixelEnable": ["Enabled", "Disabled"], "EdgeFilter": ["Smooth"]},
+            ["DefectMaskPixelEnable"],
+        ),
         ({"Width": 64}, []),
     ],
 )
@@ -99,9 +120,18 @@ def test_settings_that_break_the_measurement_are_found(features: dict, found: li
 
 
 def test_harmless_value_removes_every_finding() -> None:
-    nodes = made_up({"GammaEnable": True, "Gamma": 0.8, "ExposureAuto": ["Continuous", "Off"], "LUTEnable": True})
+    nodes = made_up(
+        {
+            "GammaEnable": True,
+            "Gamma": 0.8,
+            "ExposureAuto": ["Continuous", "Off"],
+            "LUTEnable": True,
+        }
+    )
     for distortion in distortions(nodes):
-        apply(nodes, FeatureSetting(feature=distortion.feature, value=distortion.harmless), "camera")
+        apply(
+            nodes, FeatureSetting(feature=distortion.feature, value=distortion.harmless), "camera"
+        )
     assert not distortions(nodes)
 
 
@@ -115,13 +145,21 @@ def test_harmless_value_removes_every_finding() -> None:
     ],
     ids=["packed of 12 bits", "more than 12", "mosaic of a colour camera", "10 bits"],
 )
-def test_suggested_format_has_the_most_bits_in_the_fewest_bytes(formats: list[str], best: str) -> None:
+def test_suggested_format_has_the_most_bits_in_the_fewest_bytes(
+    formats: list[str], best: str
+) -> None:
     assert suggested_features(made_up({"PixelFormat": formats})) == [["PixelFormat", best]]
 
 
 def test_suggested_settings_switch_off_distortions() -> None:
-    nodes = made_up({"GammaEnable": False, "Gamma": 1.0, "GainAuto": ["Off", "Continuous"], "LUTEnable": False})
-    assert suggested_features(nodes) == [["GammaEnable", False], ["LUTEnable", False], ["GainAuto", "Off"]]
+    nodes = made_up(
+        {"GammaEnable": False, "Gamma": 1.0, "GainAuto": ["Off", "Continuous"], "LUTEnable": False}
+    )
+    assert suggested_features(nodes) == [
+        ["GammaEnable", False],
+        ["LUTEnable", False],
+        ["GainAuto", "Off"],
+    ]
 
 
 def test_trigger_line_is_one_that_the_camera_has() -> None:
@@ -129,10 +167,14 @@ def test_trigger_line_is_one_that_the_camera_has() -> None:
     assert trigger_line(made_up({"TriggerSource": ["Software"]})) is None
 
 
-# Of the 119 node maps in the archive, those without a feature of the quantity under any name: their XML was read.
+# Of the 119 node maps in the archive, those without a feature of the quantity under any name: their
+# XML was read.
 
 
 def test_text_that_is_not_utf_8_leaves_the_other_features_listed() -> None:
-    listed = {f.name: f.value for f in node_map.features(made_up({"DeviceUserID": b"Kamera \xe4\0", "Gain": 3.0}))}
+    listed = {
+        f.name: f.value
+        for f in node_map.features(made_up({"DeviceUserID": b"Kamera \xe4\0", "Gain": 3.0}))
+    }
     assert listed["Gain"] == 3.0
     assert listed["DeviceUserID"] is None

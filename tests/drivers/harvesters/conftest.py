@@ -25,7 +25,9 @@ def make(producer: Path) -> Iterator[MakeHarvestersCamera]:
     made: list[HarvestersCamera] = []
 
     def camera(**changed: Any) -> HarvestersCamera:
-        made.append(HarvestersCamera(HarvestersOptions.model_validate(wheel_options(producer, **changed))))
+        made.append(
+            HarvestersCamera(HarvestersOptions.model_validate(wheel_options(producer, **changed)))
+        )
         return made[-1]
 
     yield camera

@@ -10,8 +10,12 @@ import pytest
 
 def wheel_producer() -> Path:
     """Return the producer in the installed genicam wheel; skip if it has none."""
-    genicam = pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
+    genicam = pytest.importorskip(
+        "genicam", reason="genicam is not installed: pip install '.[genicam]'"
+    )
+    pytest.importorskip(
+        "harvesters", reason="harvesters is not installed: pip install '.[genicam]'"
+    )
     path = Path(genicam.__file__).parent / "viky.cti"
     if not path.exists():
         pytest.skip("the installed genicam wheel carries no producer (viky.cti): other versions do")

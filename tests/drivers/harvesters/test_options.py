@@ -24,7 +24,13 @@ def steps(**table: Any) -> list[tuple[str, object]]:
 
 
 def test_features_are_pairs_commands_or_tables() -> None:
-    given = options(features=[["Width", 640], ["TimerReset"], {"feature": "Gain", "value": 1.5, "optional": True}])
+    given = options(
+        features=[
+            ["Width", 640],
+            ["TimerReset"],
+            {"feature": "Gain", "value": 1.5, "optional": True},
+        ]
+    )
     assert [str(step) for step in given.features] == ["Width = 640", "TimerReset", "Gain = 1.5"]
     assert [step.optional for step in given.features] == [False, False, True]
 
@@ -49,7 +55,8 @@ def test_settings_are_ordered() -> None:
     assert got == [
         ("UserSetSelector", "Default"), ("UserSetLoad", None),
         ("Width", 640),
-        ("TriggerSelector", "FrameStart"), ("TriggerSource", "Line0"), ("TriggerActivation", "RisingEdge"),
+        ("TriggerSelector", "FrameStart"), ("TriggerSource", "Line0"), ("TriggerActivation",
+        "RisingEdge"),
         ("ExposureMode", "TriggerWidth"),
         ("LineSelector", "Line1"), ("LineMode", "Output"), ("LineSource", "ExposureActive"),
         ("TriggerMode", "On"),

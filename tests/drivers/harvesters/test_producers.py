@@ -42,10 +42,15 @@ def test_duplicate_producer_is_used_once(folder: Path) -> None:
     assert producer_files([folder / "b.cti", folder]) == [folder / "b.cti", folder / "a.cti"]
 
 
-def test_variables_and_the_home_folder_are_expanded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_and_the_home_folder_are_expanded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SDK", str(folder))
     monkeypatch.setenv("HOME", str(folder))
-    assert producer_files([Path("$SDK/a.cti"), Path("~/b.cti")]) == [folder / "a.cti", folder / "b.cti"]
+    assert producer_files([Path("$SDK/a.cti"), Path("~/b.cti")]) == [
+        folder / "a.cti",
+        folder / "b.cti",
+    ]
 
 
 def test_environment_is_the_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +67,9 @@ def test_missing_producer_error_names_the_sdk() -> None:
         assert words in str(caught.value)
 
 
-def test_environment_without_producers_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_without_producers_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match=f"got {VARIABLE}={tmp_path}, without any .cti file"):
         producer_files([])
@@ -84,14 +91,19 @@ def test_library_that_is_not_a_producer_is_refused(producer: Path, tmp_path: Pat
     library()  # loads the libraries that the one below needs
     other = next(producer.parent.glob("libLog*.so"))
     path = Path(shutil.copy(other, tmp_path / "other.cti"))
-    with pytest.raises(CameraError, match=r"other\.cti is a library but not a GenTL producer.*GCInitLib"):
+    with pytest.raises(
+        CameraError, match=r"other\.cti is a library but not a GenTL producer.*GCInitLib"
+    ):
         check_producer(path)
 
 
 def test_producer_in_use_in_this_process_error_says_so(producer: Path) -> None:
     with open_system(producer) as system:
         assert system.is_open()
-        with pytest.raises(CameraError, match=r"viky\.cti is in use in this process"), open_system(producer):
+        with (
+            pytest.raises(CameraError, match=r"viky\.cti is in use in this process"),
+            open_system(producer),
+        ):
             pass
     with open_system(producer) as system:
         assert system.is_open()

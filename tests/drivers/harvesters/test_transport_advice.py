@@ -17,7 +17,9 @@ pytest.importorskip("harvesters", reason="harvesters is not installed: pip insta
 
 def features(**values: object) -> SimpleNamespace:
     """Return a node map with these features alone."""
-    return SimpleNamespace(get_node=lambda name: SimpleNamespace(value=values[name]) if name in values else None)
+    return SimpleNamespace(
+        get_node=lambda name: SimpleNamespace(value=values[name]) if name in values else None
+    )
 
 
 def test_small_packets_are_advised_against() -> None:
@@ -34,7 +36,9 @@ def test_switched_off_resend_is_advised_against() -> None:
     assert gige_advice(camera, features(StreamPacketResendEnable=True)) == []
 
 
-@pytest.mark.parametrize(("allowed", "warned"), [("16", True), ("200", False), ("0", False), ("none", False)])
+@pytest.mark.parametrize(
+    ("allowed", "warned"), [("16", True), ("200", False), ("0", False), ("none", False)]
+)
 def test_usb_memory_below_the_buffers_is_warned_of(
     allowed: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

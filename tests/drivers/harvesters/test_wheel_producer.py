@@ -17,7 +17,12 @@ from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 
 pytestmark = pytest.mark.rig
 
-FEATURES = [["PixelFormat", "Mono8"], ["AcquisitionFrameRate", 100.0], ["Width", 320], ["Height", 240]]
+FEATURES = [
+    ["PixelFormat", "Mono8"],
+    ["AcquisitionFrameRate", 100.0],
+    ["Width", 320],
+    ["Height", 240],
+]
 
 
 def take(camera: HarvestersCamera, count: int) -> list[CameraFrame]:
@@ -35,26 +40,37 @@ def message(camera: HarvestersCamera, error: type[SciStreamError]) -> str:
 def test_camera_configures_delivers_stops_and_restarts(make: MakeHarvestersCamera) -> None:
     camera = make(features=FEATURES, buffers=64)
     capabilities = camera.open()
-    assert (capabilities.height_px, capabilities.width_px, capabilities.pixel_format) == (240, 320, "Mono8")
+    assert (capabilities.height_px, capabilities.width_px, capabilities.pixel_format) == (
+        240,
+        320,
+        "Mono8",
+    )
     assert capabilities.frame_period_ns == 10_000_000
     camera.start()
     frames = take(camera, 200)
-    assert [b.frame_id - a.frame_id for a, b in pairwise(frames) if a.frame_id and b.frame_id] == [1] * 199
+    assert [b.frame_id - a.frame_id for a, b in pairwise(frames) if a.frame_id and b.frame_id] == [
+        1
+    ] * 199
     assert all(frame.counts.shape == (240, 320) for frame in frames)
     assert frames[0].counts.any()
     camera.stop()
     camera.start()
-    assert take(camera, 1)[0].frame_id == frames[0].frame_id, "this producer counts again with each start"
+    assert take(camera, 1)[0].frame_id == frames[0].frame_id, (
+        "this producer counts again with each start"
+    )
     assert camera.counters() == {"delivered": 201}
 
 
-def test_other_process_can_open_the_same_producer(make: MakeHarvestersCamera, producer: Path) -> None:
+def test_other_process_can_open_the_same_producer(
+    make: MakeHarvestersCamera, producer: Path
+) -> None:
     # Slow: the other process takes a core for seconds, and the buffers must last.
     camera = make(features=[*FEATURES, ["AcquisitionFrameRate", 50.0]], buffers=128)
     camera.open()
     camera.start()
     program = (
-        "import sys; from sci_stream_drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "import sys; from sci_stream_drivers.harvesters import *; from sci_stream.errors import "
+        "CameraError\n"
         "camera = HarvestersCamera(HarvestersOptions(cti=[sys.argv[1]], selector={'serial': '1'},"
         " features=[['PixelFormat', 'Mono8']]))\n"
         "try:\n    camera.open(); camera.start(); print('delivers', camera.read(5.0) is not None)\n"
@@ -62,17 +78,22 @@ def test_other_process_can_open_the_same_producer(make: MakeHarvestersCamera, pr
         "camera.close()\n"
     )
     frames = take(camera, 1)
-    with subprocess.Popen([sys.executable, "-c", program, producer], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, producer], stdout=subprocess.PIPE, text=True
+    ) as other:
         while other.poll() is None:
             frames += take(camera, 1)
         said, _ = other.communicate()
-    # Whether a producer shares its cameras is up to it; what may not happen is a hang, a crash or a loss here.
+    # Whether a producer shares its cameras is up to it; what may not happen is a hang, a crash or a
+    # loss here.
     assert said.startswith(("delivers True", "refused: The camera")), said
     ids = [frame.frame_id for frame in frames]
     assert ids == list(range(1, len(ids) + 1))
 
 
-def test_settings_are_read_back_and_logged(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_are_read_back_and_logged(
+    make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     make(features=FEATURES).open()
     assert "Machine Vision Games Ltd. Viky 1: Width = 320" in caplog.text
@@ -81,7 +102,13 @@ def test_settings_are_read_back_and_logged(make: MakeHarvestersCamera, caplog: p
 def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarvestersCamera) -> None:
     found = {feature.name: feature for feature in make(features=FEATURES).inspect().features}
     width, rate, form = found["Width"], found["AcquisitionFrameRate"], found["PixelFormat"]
-    assert (width.kind, width.access, width.value, width.minimum, width.maximum) == ("integer", "RW", 320, 100, 800)
+    assert (width.kind, width.access, width.value, width.minimum, width.maximum) == (
+        "integer",
+        "RW",
+        320,
+        100,
+        800,
+    )
     assert (rate.kind, rate.value, rate.unit) == ("float", 100.0, "Hz")
     assert form.choices == ("RGBa8", "Mono8")
     assert found["AcquisitionStart"].kind == "command"
@@ -90,7 +117,10 @@ def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarves
 
 
 def test_inspect_works_for_unsupported_formats(make: MakeHarvestersCamera) -> None:
-    found = {feature.name: feature.value for feature in make(features=[["PixelFormat", "RGBa8"]]).inspect().features}
+    found = {
+        feature.name: feature.value
+        for feature in make(features=[["PixelFormat", "RGBa8"]]).inspect().features
+    }
     assert found["PixelFormat"] == "RGBa8"
 
 
@@ -108,13 +138,17 @@ def test_garbage_collected_camera_releases_its_producer(make: MakeHarvestersCame
     assert make().open().serial == "1"
 
 
-def test_find_returns_options_that_select_each_camera(producer: Path, make: MakeHarvestersCamera) -> None:
+def test_find_returns_options_that_select_each_camera(
+    producer: Path, make: MakeHarvestersCamera
+) -> None:
     (found,) = HarvestersCamera.find([producer])
     assert found.problem == ""
     cameras = [camera for interface in found.interfaces for camera in interface.cameras]
     assert [camera.serial for camera in cameras] == ["0", "1", "2"]
     chosen = HarvestersCamera(
-        HarvestersCamera.Options.model_validate({**make()._options.model_dump(), **cameras[2].options})
+        HarvestersCamera.Options.model_validate(
+            {**make()._options.model_dump(), **cameras[2].options}
+        )
     )
     assert chosen.open().serial == "2"
     chosen.close()
@@ -197,6 +231,8 @@ def test_missing_packages_error_names_the_extra(make: MakeHarvestersCamera) -> N
         "try: HarvestersCamera(HarvestersOptions(cti=['/none.cti'])).open()\n"
         "except CameraError as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert "need the packages harvesters and genicam" in said
     assert "pip install 'sci-stream[genicam]'" in said

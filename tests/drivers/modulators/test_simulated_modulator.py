@@ -36,7 +36,9 @@ class TestMovingMask(ModulatorContract):
 
 
 def error_of(both: ModulatedCamera, frame: CameraFrame, rolled: int = 0) -> float:
-    """Return how far the truth, through the masks from another one on, is from a frame; RMS, of y."""
+    """Return how far the truth, through the masks from another one on, is from a frame; RMS,
+    of y.
+    """
     calibration = both.calibration()
     assert calibration is not None
     assert frame.truth is not None
@@ -105,7 +107,9 @@ def test_camera_without_pulses_delivers_nothing() -> None:
 
 @pytest.mark.parametrize("latency_us", [0.0, 130.0, 1700.0, 5000.0, 7900.0])
 def test_check_measures_the_delay_with_half_open_patterns(latency_us: float) -> None:
-    both = modulated(camera={"scene": "static", "noise": False}, modulator={"latency_us": latency_us})
+    both = modulated(
+        camera={"scene": "static", "noise": False}, modulator={"latency_us": latency_us}
+    )
     both.open()
     early_us = -latency_us if latency_us <= 4000 else 8000 - latency_us
     assert measure_delay(both) == pytest.approx(early_us, abs=20.0)
@@ -158,7 +162,9 @@ def test_delay_that_no_device_can_make_is_given_up() -> None:
 def test_delay_that_the_camera_does_not_keep_is_given_up(master: str, name: str) -> None:
     both = modulated(camera={"noise": False}, master=master)
     arm = both.camera.arm
-    both.camera.arm = lambda trigger: replace(arm(trigger), **{name: getattr(trigger, name) // 250 * 250})
+    both.camera.arm = lambda trigger: replace(
+        arm(trigger), **{name: getattr(trigger, name) // 250 * 250}
+    )
     frames(both, 1)
     for _ in range(5):
         both.observe({CORRECTIONS: 0, STATE: 0, LATE: -0.1})
@@ -167,7 +173,9 @@ def test_delay_that_the_camera_does_not_keep_is_given_up(master: str, name: str)
 
 
 def test_corrections_are_switched_off_by_the_rig() -> None:
-    both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [1]}}, correct=False)
+    both = modulated(
+        camera={"noise": False}, modulator={"faults": {"lost_pulses": [1]}}, correct=False
+    )
     frames(both, 2)
     for _ in range(4):
         both.observe({CORRECTIONS: 0, STATE: 0, FIRST_MASK: 1})
@@ -179,8 +187,11 @@ def test_corrections_are_switched_off_by_the_rig() -> None:
 def test_readout_is_that_of_the_planned_exposure() -> None:
     both = modulated(modulator={"pulse": "per_cycle"})
     timing, now = both.camera.timing, both.camera.trigger_now
-    # A camera that exposes for 100 µs at first and reads out for 5 ms, during the next exposure if that is longer.
-    both.camera.timing = lambda: replace(timing(), readout_us=max(0.0, 5000.0 - (now().exposure_us or 100.0)))
+    # A camera that exposes for 100 µs at first and reads out for 5 ms, during the next exposure if
+    # that is longer.
+    both.camera.timing = lambda: replace(
+        timing(), readout_us=max(0.0, 5000.0 - (now().exposure_us or 100.0))
+    )
     both.open()
     assert both.plan is not None
     assert (both.plan.mask.gap_us, both.plan.period_us) == (0.0, 8000.0)
@@ -190,5 +201,7 @@ def test_frame_period_is_that_of_the_armed_camera() -> None:
     both = modulated()
     opened, now = both.camera.open, both.camera.trigger_now
     # A camera that runs at 30 Hz until it waits for pulses.
-    both.camera.open = lambda: replace(opened(), frame_period_ns=33_000_000 if now().source == "free" else None)
+    both.camera.open = lambda: replace(
+        opened(), frame_period_ns=33_000_000 if now().source == "free" else None
+    )
     assert both.open().frame_period_ns == 8_000_000

@@ -38,7 +38,9 @@ class ScriptedCamera:
         if self.fails_to_open and self.calls.count("open") > 1:
             self.fails_to_open -= 1
             raise CameraError("not there yet")
-        return CameraCapabilities("scripted", "1", 2, self.width_px, "Mono8", 8, n_frames=2, frame_ids=self._ids)
+        return CameraCapabilities(
+            "scripted", "1", 2, self.width_px, "Mono8", 8, n_frames=2, frame_ids=self._ids
+        )
 
     def calibration(self) -> Calibration | None:
         return None
@@ -75,10 +77,17 @@ MakeReader = Callable[..., CameraReader[Captured]]
 def reader() -> Iterator[MakeReader]:
     made: list[CameraReader[Captured]] = []
 
-    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraReader[Captured]:
+    def make(
+        camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any
+    ) -> CameraReader[Captured]:
         woken = threading.Event()
         new = CameraReader(
-            *(camera, MemoryBudget(ring_bytes), woken.set, options.pop("keep", lambda captured: captured)),
+            *(
+                camera,
+                MemoryBudget(ring_bytes),
+                woken.set,
+                options.pop("keep", lambda captured: captured),
+            ),
             **{"read_timeout_s": 0.01, "backoff_s": (0.001, 0.004), **options},
         )
         made.append(new)
@@ -102,7 +111,11 @@ def run_to_the_end(reader: CameraReader[Captured]) -> list[Captured]:
 
 def test_frames_are_numbered_from_zero(reader: MakeReader) -> None:
     captured = run_to_the_end(reader(ScriptedCamera([10, 11, None, 12])))
-    assert [(each.seq, each.epoch, each.missed) for each in captured] == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+    assert [(each.seq, each.epoch, each.missed) for each in captured] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+    ]
 
 
 def test_no_frame_before_start(reader: MakeReader) -> None:
@@ -131,7 +144,10 @@ def test_repeated_frame_is_discarded(reader: MakeReader) -> None:
 
 
 def frames_of(captured: list[Captured]) -> list[tuple[int | None, int, int]]:
-    return [(None if each.frame is None else each.frame.frame_id, each.epoch, each.missed) for each in captured]
+    return [
+        (None if each.frame is None else each.frame.frame_id, each.epoch, each.missed)
+        for each in captured
+    ]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -148,7 +164,13 @@ def test_reset_of_the_frame_counter_starts_an_epoch(
 
 def test_frame_counter_reset_just_after_start_is_detected(reader: MakeReader) -> None:
     new = reader(ScriptedCamera([0, 1, 0, 1, 2]))
-    assert [each[:2] for each in frames_of(run_to_the_end(new))] == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)]
+    assert [each[:2] for each in frames_of(run_to_the_end(new))] == [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (1, 1),
+        (2, 1),
+    ]
 
 
 def test_reset_to_an_id_just_behind_costs_one_frame(reader: MakeReader) -> None:
@@ -198,7 +220,9 @@ def test_reader_stops_after_requested_number(reader: MakeReader) -> None:
 
 
 def test_frame_without_memory_keeps_its_number(reader: MakeReader) -> None:
-    captured = run_to_the_end(reader(ScriptedCamera([0, 1, 2]), ring_bytes=2 * (_BOOKKEEPING_BYTES + 8)))
+    captured = run_to_the_end(
+        reader(ScriptedCamera([0, 1, 2]), ring_bytes=2 * (_BOOKKEEPING_BYTES + 8))
+    )
     assert [each.frame is None for each in captured] == [False, False, True]
     assert captured[2].seq == 2
 
@@ -256,7 +280,9 @@ def test_reason_why_a_camera_does_not_return_is_logged_once(
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [sum(words in text for text in warnings) for words in ("not there yet", "2×5 Mono8")] == [1, 1]
+    assert [
+        sum(words in text for text in warnings) for words in ("not there yet", "2×5 Mono8")
+    ] == [1, 1]
     camera.width_px = 4
     assert len(run_to_the_end(new)) == 2
     assert new.lost == ""
@@ -416,7 +442,12 @@ def test_resumed_series_retries_to_open_the_camera(reader: MakeReader) -> None:
 
     camera = Late([0, 1])
     new = CameraReader(
-        camera, MemoryBudget(1 << 20), lambda: None, print, read_timeout_s=0.01, backoff_s=(0.001, 0.004)
+        camera,
+        MemoryBudget(1 << 20),
+        lambda: None,
+        print,
+        read_timeout_s=0.01,
+        backoff_s=(0.001, 0.004),
     )
     new.open(retry=True)
     assert len(run_to_the_end(new)) == 2

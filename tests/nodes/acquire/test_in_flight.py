@@ -16,7 +16,9 @@ from tests.nodes.acquire.test_spool import info, snapshot, taken_up
 
 
 def test_ground_truth_counts_as_memory() -> None:
-    frame = CameraFrame(np.zeros((4, 4), np.uint16), 0, None, 1, truth=np.zeros((2, 4, 4), np.uint8))
+    frame = CameraFrame(
+        np.zeros((4, 4), np.uint16), 0, None, 1, truth=np.zeros((2, 4, 4), np.uint8)
+    )
     assert frame_bytes(frame) == frame_bytes(replace(frame, truth=None)) + 32
 
 
@@ -85,7 +87,11 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
             in_flight.settle(seq)
         else:
             in_flight.confirm_raw(seq)
-    gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
+    gone = {
+        seq
+        for seq in range(5)
+        if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)
+    }
     assert in_flight.released == len(gone)
     assert budget.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
 

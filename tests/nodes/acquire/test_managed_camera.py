@@ -1,4 +1,6 @@
-"""The camera of an acquire node: open across series, with errors that name its driver; no driver hangs the node."""
+"""The camera of an acquire node: open across series, with errors that name its driver; no driver
+hangs the node.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +90,18 @@ BAD_FRAMES = {
     "counts as int64": frame(counts=np.zeros((4, 6), np.int64)),
     "counts as float64": frame(counts=np.zeros((4, 6))),
     "counts as objects": frame(counts=np.zeros((4, 6), object)),
-    "counts in foreign byte order": frame(counts=np.zeros((4, 6), np.dtype(np.uint16).newbyteorder())),
+    "counts in foreign byte order": frame(
+        counts=np.zeros((4, 6), np.dtype(np.uint16).newbyteorder())
+    ),
 }
-BAD_ERRORS = [ValueError("no"), MemoryError(), SystemExit(3), KeyboardInterrupt(), StopIteration(), AttributeError("x")]
+BAD_ERRORS = [
+    ValueError("no"),
+    MemoryError(),
+    SystemExit(3),
+    KeyboardInterrupt(),
+    StopIteration(),
+    AttributeError("x"),
+]
 
 
 def managed_driver(**calls: Callable[[], Any]) -> ManagedCamera:
@@ -107,7 +118,9 @@ def test_bad_capabilities_name_the_driver(value: object) -> None:
 def test_bad_frame_names_the_driver(value: object) -> None:
     camera = managed_driver(read=returns(value))
     camera.open()
-    with pytest.raises(CameraError, match=r"driver 'mine' (delivered another format|failed in read\(\))"):
+    with pytest.raises(
+        CameraError, match=r"driver 'mine' (delivered another format|failed in read\(\))"
+    ):
         camera.read(0.0)
 
 
@@ -128,7 +141,9 @@ def test_undeclared_error_names_driver_and_call(call: str, error: BaseException)
         except BaseException as found:
             raised.append(found)
 
-    thread = threading.Thread(target=use)  # as in the acquire node, where Ctrl-C comes to the main thread
+    thread = threading.Thread(
+        target=use
+    )  # as in the acquire node, where Ctrl-C comes to the main thread
     thread.start()
     thread.join(PATIENCE_S)
     assert isinstance(raised[0], CameraError)
@@ -173,9 +188,13 @@ def hanging() -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("call", ["open", "start", "read"])
-def test_hanging_call_is_overdue_and_does_not_keep_the_reader(hanging: Callable[[], Any], call: str) -> None:
+def test_hanging_call_is_overdue_and_does_not_keep_the_reader(
+    hanging: Callable[[], Any], call: str
+) -> None:
     camera = managed_driver(**{call: hanging})
-    reader = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, lambda captured: captured, read_timeout_s=0.01)
+    reader = CameraReader(
+        camera, MemoryBudget(1 << 20), lambda: None, lambda captured: captured, read_timeout_s=0.01
+    )
     reader.open()
     reader.start()
     deadline_s = time.monotonic() + PATIENCE_S

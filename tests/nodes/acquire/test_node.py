@@ -47,9 +47,13 @@ def test_next_series_waits_for_the_camera(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def ends_of(rig: Rig, node: AcquireNode, stop: StopRequest) -> list[SeriesEnd]:
-    """Run a node that is stopped when it announces its series, and return the ends that it sends."""
+    """Run a node that is stopped when it announces its series,
+    and return the ends that it sends.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    server = ResultsServer(context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits())
+    server = ResultsServer(
+        context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits()
+    )
     thread = threading.Thread(target=node.run, daemon=True)
     thread.start()
     ends: list[SeriesEnd] = []
@@ -83,7 +87,9 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
     rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
     stop = StopRequest()
     node = AcquireNode(rig, ManagedCamera(make_camera(rig), "simulated"), None, stop)
-    assert {end.acquired for end in ends_of(rig, node, stop)} == {0}  # it is sent again to a busy sink
+    assert {end.acquired for end in ends_of(rig, node, stop)} == {
+        0
+    }  # it is sent again to a busy sink
 
 
 def test_series_stopped_before_a_crash_acquires_nothing_more(tmp_path: Path) -> None:
@@ -95,7 +101,9 @@ def test_series_stopped_before_a_crash_acquires_nothing_more(tmp_path: Path) -> 
     spool.begin(series_info("s-1", rig, capabilities, calibration), truth=True, limit_bytes=1 << 20)
     spool.number(2, 0, 0)
     spool.close(over=False)
-    node = AcquireNode(rig, ManagedCamera(camera, "simulated"), None, StopRequest(), waits=lambda: True)
+    node = AcquireNode(
+        rig, ManagedCamera(camera, "simulated"), None, StopRequest(), waits=lambda: True
+    )
     ends = ends_of(rig, node, StopRequest())
     assert {(end.series, end.acquired, end.reason) for end in ends} == {("s-1", 3, "stopped")}
     assert node.was_ending_already, "the next series waits for a request"

@@ -56,7 +56,9 @@ def test_request_during_the_end_starts_next_series_at_once(requests: SeriesReque
 
 
 @pytest.mark.parametrize("ask", ["next_series", "stop_series"])
-def test_stopped_rig_starts_no_series(requests: SeriesRequests, stop: StopRequest, ask: str) -> None:
+def test_stopped_rig_starts_no_series(
+    requests: SeriesRequests, stop: StopRequest, ask: str
+) -> None:
     getattr(requests, ask)()
     stop.set()
     assert requests.current

@@ -1,4 +1,6 @@
-"""The spool survives a crash of the acquire node: every complete snapshot is recovered, no partial one."""
+"""The spool survives a crash of the acquire node: every complete snapshot is recovered, no partial
+one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ HASH = "0" * 32
 
 
 def info(**changes: object) -> SeriesInfo:
-    made = SeriesInfo("s-1", 5, "rig", Policy.RECORD, "simulated", "7", HEIGHT, WIDTH, "Mono12", 12, B, HASH)
+    made = SeriesInfo(
+        "s-1", 5, "rig", Policy.RECORD, "simulated", "7", HEIGHT, WIDTH, "Mono12", 12, B, HASH
+    )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type] # whichever field a test wants
 
 
@@ -67,7 +71,9 @@ def same(one: Snapshot, other: Snapshot) -> bool:
     plain = [dataclasses.replace(each, counts=np.empty(0), truth=None) for each in (one, other)]
     report = [[getattr(each, field.name) for field in dataclasses.fields(each)] for each in plain]
     report = [[value for value in values if not isinstance(value, np.ndarray)] for values in report]
-    return report[0] == report[1] and all(np.array_equal(a, b) if a is not None else b is None for a, b in arrays)
+    return report[0] == report[1] and all(
+        np.array_equal(a, b) if a is not None else b is None for a, b in arrays
+    )
 
 
 @pytest.mark.parametrize("truth", [False, True])
@@ -180,7 +186,9 @@ def test_foreign_file_is_quarantined_and_named(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=4))
-def test_corruption_never_yields_a_wrong_snapshot(tmp_path: Path, damage: list[tuple[float, int]]) -> None:
+def test_corruption_never_yields_a_wrong_snapshot(
+    tmp_path: Path, damage: list[tuple[float, int]]
+) -> None:
     path = tmp_path / "rig.spool"
     spool = new(path)
     made = [snapshot(seq, truth=True) for seq in range(3)]
@@ -199,7 +207,11 @@ def test_corruption_never_yields_a_wrong_snapshot(tmp_path: Path, damage: list[t
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(["keep", "release", "delivered"]), st.integers(0, 9)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["keep", "release", "delivered"]), st.integers(0, 9)), max_size=40
+    )
+)
 def test_recovered_state_equals_a_model(tmp_path: Path, events: list[tuple[str, int]]) -> None:
     path = tmp_path / "rig.spool"
     spool = new(path)
@@ -240,7 +252,11 @@ def test_kill_during_write_loses_at_most_that_snapshot(tmp_path: Path) -> None:
         """
     variables = environment(PYTHONPATH=str(ROOT))
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], env=variables, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     ) as process:
         assert process.stdout is not None
         assert [process.stdout.readline(), process.stdout.readline()] == ["ready\n", "on its way\n"]
@@ -300,7 +316,9 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
 # --- crash recovery in the acquire node
 
 
-def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_series_resumes_only_with_equal_masks_and_format(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = Spool(tmp_path, "rig")
     assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
     first.keep(snapshot(0), 0)
@@ -332,7 +350,9 @@ def test_without_a_folder_nothing_is_spooled(monkeypatch: pytest.MonkeyPatch) ->
     assert none.status() == {}
 
 
-def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_marker_is_written_after_the_last_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path))
     cases = [(False, True, True), (True, False, True), (True, True, False), (True, True, True)]
     for supervised, over, last in cases:

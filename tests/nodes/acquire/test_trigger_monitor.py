@@ -41,7 +41,9 @@ def test_pause_with_id_gap_is_not_reported() -> None:
 
 
 def test_early_exposure_is_reported() -> None:
-    assert watch([*every(20), every(20)[-1] + PERIOD_NS // 10, *every(5, start=20 * PERIOD_NS)]) == {"trigger_early": 1}
+    assert watch(
+        [*every(20), every(20)[-1] + PERIOD_NS // 10, *every(5, start=20 * PERIOD_NS)]
+    ) == {"trigger_early": 1}
 
 
 def test_manually_triggered_frames_have_no_period() -> None:
@@ -60,7 +62,9 @@ def test_restart_is_no_pause() -> None:
 
 
 @pytest.mark.parametrize(("counts", "found"), [(None, 1), (np.zeros((16, 16), np.uint16), 0)])
-def test_identical_frames_are_counted_unless_black_or_clipped(counts: Array | None, found: int) -> None:
+def test_identical_frames_are_counted_unless_black_or_clipped(
+    counts: Array | None, found: int
+) -> None:
     watch = TriggerMonitor()
     same = frame(None, counts)
     for each in (frame(None), same, same, frame(None)):

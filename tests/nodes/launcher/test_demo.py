@@ -21,7 +21,9 @@ SIZES_PX = (512, 384, 256)
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set the time in which a machine denoises 256×256 frames with the small network; TV takes a tenth."""
+    """Set the time in which a machine denoises 256×256 frames with the small network; TV takes a
+    tenth.
+    """
 
     def set_speed(seconds: float) -> None:
         def timed(_device: object, prior: str, size: int, _report: object) -> float:
@@ -43,7 +45,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         (2.0, "tv", 0, 256),
     ],
 )
-def test_slower_machine_gets_fewer_iterations_before_other_prior(machine, seconds, prior, iterations, size_px) -> None:
+def test_slower_machine_gets_fewer_iterations_before_other_prior(
+    machine, seconds, prior, iterations, size_px
+) -> None:
     machine(seconds)
     plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
     assert (plan.prior, plan.size_px) == (prior, size_px)
@@ -60,12 +64,16 @@ def test_choice_is_explained(machine) -> None:
     assert "the learned prior ffdnet-lite would take 8.0 s for 4 iterations" in plan.why
 
 
-def test_demo_rig_is_bounded_and_found_by_name(machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_rig_is_bounded_and_found_by_name(
+    machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine(0.001)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     monkeypatch.chdir(tmp_path)
-    path, why = demo.demo_rig(scene="", size=0, device="cpu", record=True, open_browser=False, report=lambda _: None)
+    path, why = demo.demo_rig(
+        scene="", size=0, device="cpu", record=True, open_browser=False, report=lambda _: None
+    )
     rig = load_rig(path, overrides={})
     health = rig.health
     ports = [rig.preview.port, health.acquire_port, health.sink_port, health.reconstruct_port]
@@ -89,7 +97,9 @@ def test_demo_camera_follows_machine_until_rate_is_set(
 ) -> None:
     machine(0.02)
     monkeypatch.chdir(tmp_path)
-    path, _ = demo.demo_rig(scene="", size=0, device="cpu", record=False, open_browser=False, report=lambda _: None)
+    path, _ = demo.demo_rig(
+        scene="", size=0, device="cpu", record=False, open_browser=False, report=lambda _: None
+    )
     solve_ms, seen = 1000.0, []
     rate = Parameter("snapshot_rate_hz", "number", 1.3)
 

@@ -38,24 +38,34 @@ else:
 
 
 def starts_of_acquire(folder: Path, *leaves: str, status: int = 0) -> tuple[int, str]:
-    """Supervise nodes of which the acquire node is killed at first, leaving files; return its starts and the output.
+    """Supervise nodes of which the acquire node is killed at first, leaving files; return its
+    starts and the output.
 
-    The nodes are substitutes, real processes: the moment at which the real one is killed could not be chosen.
+    The nodes are substitutes, real processes: the moment at which the real one is killed could not
+    be chosen.
     """
     path = write_rig(folder)
     program = folder / "stand_in.py"
     program.write_text(STAND_IN.format(starts=str(folder / "starts"), leaves=leaves))
     said: list[str] = []
     supervisor = Supervisor(
-        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+        load_rig(path, overrides={}),
+        path,
+        StopRequest(),
+        said.append,
+        program=(sys.executable, str(program)),
     )
     assert supervisor.run() == status
     return len((folder / "starts").read_text()), "\n".join(said)
 
 
-def test_series_that_cannot_be_resumed_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_that_cannot_be_resumed_is_kept_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
-    _, output = starts_of_acquire(tmp_path, "test-17.aside", "test.ledger", status=LedgerError.exit_status)
+    _, output = starts_of_acquire(
+        tmp_path, "test-17.aside", "test.ledger", status=LedgerError.exit_status
+    )
     (place,) = [line.split("kept in ")[1] for line in output.splitlines() if "kept in" in line]
     assert sorted(file.name for file in Path(place).iterdir()) == ["test-17.aside", "test.ledger"]
 
@@ -119,19 +129,27 @@ time.sleep(60)
 """
 
 
-def test_series_ending_slowly_has_time_while_it_makes_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_ending_slowly_has_time_while_it_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisor_module, "_GRACE_S", 4.0)
     path = write_rig(tmp_path, {"drain": {"timeout_s": 0.1}})
     program, running = tmp_path / "progressing.py", tmp_path / "running"
     program.write_text(PROGRESSING.format(running=str(running)))
     stop = StopRequest()
     rig = load_rig(path, overrides={})
-    supervisor = Supervisor(rig, path, stop, lambda _line: None, program=(sys.executable, str(program)))
-    threading.Thread(target=lambda: (wait_for(running.exists, "the acquire node runs"), stop.set())).start()
+    supervisor = Supervisor(
+        rig, path, stop, lambda _line: None, program=(sys.executable, str(program))
+    )
+    threading.Thread(
+        target=lambda: (wait_for(running.exists, "the acquire node runs"), stop.set())
+    ).start()
     assert supervisor.run() == 0
 
 
-def test_folder_of_a_killed_run_is_named_or_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_killed_run_is_named_or_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
     empty, undelivered, running = (RunFolder.in_memory() for _ in range(3))
     for killed in (empty, undelivered):
@@ -145,13 +163,19 @@ def test_folder_of_a_killed_run_is_named_or_deleted(tmp_path: Path, monkeypatch:
     assert (undelivered.path / "test.spool").exists()
 
 
-def test_deleted_run_folder_is_restored_for_restarted_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_run_folder_is_restored_for_restarted_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
     program = tmp_path / "deletes.py"
     program.write_text(DELETES.format(folder=str(tmp_path)))
     path = write_rig(tmp_path)
     supervisor = Supervisor(
-        load_rig(path, overrides={}), path, StopRequest(), print, program=(sys.executable, str(program))
+        load_rig(path, overrides={}),
+        path,
+        StopRequest(),
+        print,
+        program=(sys.executable, str(program)),
     )
     assert supervisor.run() == 0
     assert (tmp_path / "restored").exists()
@@ -183,11 +207,14 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("number", "most"), [("SIGSEGV", "_MAX_CRASHES"), ("SIGKILL", "_MAX_KILLS")])
+@pytest.mark.parametrize(
+    ("number", "most"), [("SIGSEGV", "_MAX_CRASHES"), ("SIGKILL", "_MAX_KILLS")]
+)
 def test_node_that_only_crashes_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, most: str
 ) -> None:
-    # Backoff and start together take longer than a minute for the limit: it counts crashes in a row.
+    # Backoff and start together take longer than a minute for the limit: it counts crashes in a
+    # row.
     monkeypatch.setattr(f"{Supervisor.__module__}.{most}", 3)
     monkeypatch.setattr(f"{Supervisor.__module__}._BACKOFF_FIRST_S", 0.01)
     path = write_rig(tmp_path)
@@ -195,7 +222,11 @@ def test_node_that_only_crashes_ends_the_run(
     program.write_text(CRASHES.format(signal=number))
     said: list[str] = []
     supervisor = Supervisor(
-        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+        load_rig(path, overrides={}),
+        path,
+        StopRequest(),
+        said.append,
+        program=(sys.executable, str(program)),
     )
     assert supervisor.run() == EXIT_NODE_FAILED
     assert "reconstruct-0 crashed 4 times in a row: stopping" in said
@@ -217,15 +248,23 @@ time.sleep(60.0 if {at_start} or kind != "acquire" else 0.0)
 
 
 @pytest.mark.parametrize(
-    ("status", "at_start"), [(2, True), (3, True), (3, False)], ids=["bad input", "missing", "missing at the end"]
+    ("status", "at_start"),
+    [(2, True), (3, True), (3, False)],
+    ids=["bad input", "missing", "missing at the end"],
 )
-def test_failed_node_ends_the_run_with_its_status(tmp_path: Path, status: int, at_start: bool) -> None:
+def test_failed_node_ends_the_run_with_its_status(
+    tmp_path: Path, status: int, at_start: bool
+) -> None:
     path = write_rig(tmp_path)
     program = tmp_path / "fails.py"
     program.write_text(FAILS.format(up=str(tmp_path / "up"), status=status, at_start=at_start))
     said: list[str] = []
     supervisor = Supervisor(
-        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+        load_rig(path, overrides={}),
+        path,
+        StopRequest(),
+        said.append,
+        program=(sys.executable, str(program)),
     )
     assert supervisor.run() == status
     assert (f"sink cannot run (exit status {status}): stopping" in said) == at_start
@@ -233,9 +272,13 @@ def test_failed_node_ends_the_run_with_its_status(tmp_path: Path, status: int, a
 
 
 @pytest.mark.parametrize(
-    "leaves", [(), ("test.spool",), ("done", "test.spool")], ids=["nothing yet", "a series", "a series just closed"]
+    "leaves",
+    [(), ("test.spool",), ("done", "test.spool")],
+    ids=["nothing yet", "a series", "a series just closed"],
 )
-def test_killed_acquire_node_is_restarted_to_resume(tmp_path: Path, leaves: tuple[str, ...]) -> None:
+def test_killed_acquire_node_is_restarted_to_resume(
+    tmp_path: Path, leaves: tuple[str, ...]
+) -> None:
     starts, said = starts_of_acquire(tmp_path, *leaves)
     assert starts == 2
     assert f"acquire ended by {signal.SIGKILL.name}: restarting" in said

@@ -25,7 +25,13 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WELL = CalibrationHealth(
-    shift_x_px=0.01, shift_y_px=-0.02, shift_sd_px=0.003, match=0.95, contrast=1.0, order="forward", brightness=0.4
+    shift_x_px=0.01,
+    shift_y_px=-0.02,
+    shift_sd_px=0.003,
+    match=0.95,
+    contrast=1.0,
+    order="forward",
+    brightness=0.4,
 )
 
 
@@ -37,8 +43,16 @@ WELL = CalibrationHealth(
         ({"match": 0.0}, "mask_match", "not of these masks"),
         ({"match": 0.0, "brightness": 0.001}, "mask_match", "hardly any light"),
         ({"match": 0.0, "brightness": None}, "mask_match", "all are saturated"),
-        ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
-        ({"order": "shuffled", "first_mask": 7}, "mask_order", "fit the masks better in another order"),
+        (
+            {"order": "reversed", "first_mask": 7},
+            "mask_order",
+            "reversed order, beginning with mask 7",
+        ),
+        (
+            {"order": "shuffled", "first_mask": 7},
+            "mask_order",
+            "fit the masks better in another order",
+        ),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
@@ -53,7 +67,12 @@ def test_each_fault_is_reported_alone(change: dict[str, object], name: str, word
 def test_healthy_or_unknown_calibration_is_not_reported() -> None:
     assert findings(WELL, 0.1) == {}
     assert (
-        findings(CalibrationHealth(shift_x_px=None, shift_y_px=None, shift_sd_px=None, match=None, contrast=None), 0.1)
+        findings(
+            CalibrationHealth(
+                shift_x_px=None, shift_y_px=None, shift_sd_px=None, match=None, contrast=None
+            ),
+            0.1,
+        )
         == {}
     )
 
@@ -89,12 +108,17 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
 def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random")
     snapshot, black = rig.snapshot(), np.float32(rig.calibration.dark.mean())
-    counts = black + snapshot.counts.max() * ((snapshot.counts - black).clip(0) / snapshot.counts.max()) ** 0.6
+    counts = (
+        black
+        + snapshot.counts.max() * ((snapshot.counts - black).clip(0) / snapshot.counts.max()) ** 0.6
+    )
     for place in ((20, 30), (90, 100)):
         counts[place] = 60_000.0
     watching, engine = watch(rig, CalibrationSection(health_every=1))
     with caplog.at_level(logging.WARNING):
-        health = watching.check(replace(snapshot, counts=counts.astype(np.float32)), np.zeros((8, 128, 128)))
+        health = watching.check(
+            replace(snapshot, counts=counts.astype(np.float32)), np.zeros((8, 128, 128))
+        )
     assert health is not None
     assert health.stuck_pixels == 2
     assert engine.left_out is not None
@@ -112,7 +136,11 @@ def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("other masks", "not of these masks"), ("black", "hardly any light"), ("saturated", "all are saturated")],
+    [
+        ("other masks", "not of these masks"),
+        ("black", "hardly any light"),
+        ("saturated", "all are saturated"),
+    ],
 )
 def test_capture_that_fits_no_mask_warns_with_its_cause(
     fault: str, words: str, caplog: pytest.LogCaptureFixture
@@ -122,7 +150,11 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
     calibration = replace(rig.calibration, saturation_dn=float(top_dn))
     good = np.minimum(snapshot.counts, top_dn - 1)
     black = np.full_like(good, np.mean(calibration.dark))
-    counts = {"other masks": np.roll(good, (5, 9), (0, 1)), "black": black, "saturated": np.full_like(good, top_dn)}
+    counts = {
+        "other masks": np.roll(good, (5, 9), (0, 1)),
+        "black": black,
+        "saturated": np.full_like(good, top_dn),
+    }
     bad = replace(snapshot, counts=counts[fault], calibration_hash=calibration.hash, truth=None)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
     video, report = engine.reconstruct(bad)
@@ -174,7 +206,11 @@ def test_brightness_ratio_follows_first_evaluation() -> None:
         book.add(replace(WELL, brightness=brightness, gain=1.5))
     figures = book.to_json()
     assert figures is not None
-    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)
+    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (
+        0.4,
+        0.8,
+        1.5,
+    )
 
 
 def test_unmeasured_pixels_are_counted_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:

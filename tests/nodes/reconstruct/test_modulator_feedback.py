@@ -1,4 +1,6 @@
-"""The loop from picture to modulator, closed in one thread: delay and displaced masks are corrected by it."""
+"""The loop from picture to modulator, closed in one thread: delay and displaced masks are corrected
+by it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ def film(both: ModulatedCamera, snapshots: int) -> list[CameraFrame]:
     both.open()
     calibration = both.calibration()
     assert calibration is not None
-    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, replace(default_settings(CPU, "tv"), iterations=4))
+    engine = Engine(
+        calibration,
+        make_denoiser("tv", CPU),
+        CPU,
+        replace(default_settings(CPU, "tv"), iterations=4),
+    )
     watch = CalibrationWatch(CalibrationSection(health_every=1), engine)
     both.start()
     frames = []
@@ -41,7 +48,13 @@ def film(both: ModulatedCamera, snapshots: int) -> list[CameraFrame]:
             frame = both.read(1.0)
         assert frame is not None
         snapshot = Snapshot(
-            SnapshotId("s", 0, seq), frame.counts, calibration.hash, 8, 0, truth=frame.truth, chunks=frame.chunks
+            SnapshotId("s", 0, seq),
+            frame.counts,
+            calibration.hash,
+            8,
+            0,
+            truth=frame.truth,
+            chunks=frame.chunks,
         )
         video, _ = engine.reconstruct(snapshot)
         health = watch.check(snapshot, np.asarray(video))
@@ -54,7 +67,9 @@ def film(both: ModulatedCamera, snapshots: int) -> list[CameraFrame]:
 def test_late_exposures_are_moved_to_the_light() -> None:
     late = modulated(masks(8, SIZE), delay_us=150.0)
     timing = late.camera.timing
-    late.camera.timing = lambda: replace(timing(), readout_us=500.0)  # hidden in a gap, which costs the late light
+    late.camera.timing = lambda: replace(
+        timing(), readout_us=500.0
+    )  # hidden in a gap, which costs the late light
     frames = film(late, 40)
     assert frames[0].chunks[DELAY] == 0
     assert -220 < frames[-1].chunks[DELAY] < -80

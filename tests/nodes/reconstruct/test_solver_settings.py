@@ -1,4 +1,6 @@
-"""Parameters of a running solver: a consistent change applies from the next snapshot on, otherwise nothing changes."""
+"""Parameters of a running solver: a consistent change applies from the next snapshot on, otherwise
+nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def solved(solver: SolverThread, series: Series, seq: int) -> Solved:
     return result
 
 
-def test_change_applies_to_following_snapshots_and_is_reported(solver: SolverThread, series: Series) -> None:
+def test_change_applies_to_following_snapshots_and_is_reported(
+    solver: SolverThread, series: Series
+) -> None:
     assert solved(solver, series, 0).report.iterations == 6
     solver.change("1", {"iterations": 3})
     changed = next_result(solver)
@@ -118,7 +122,9 @@ def test_failed_change_leaves_settings_unchanged(solver: SolverThread, series: S
 
 
 def test_rig_weights_can_be_restored(series: Series) -> None:
-    own = ReconstructSection(denoiser="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1)
+    own = ReconstructSection(
+        denoiser="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1
+    )
     solver = SolverThread(own, "cpu")
     solver.start(lambda: None)
     for name in ("tv", "ffdnet-lite"):

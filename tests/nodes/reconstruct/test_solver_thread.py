@@ -1,4 +1,6 @@
-"""The solver thread: every submitted snapshot is returned once and in order, without unnecessary waiting."""
+"""The solver thread: every submitted snapshot is returned once and in order, without unnecessary
+waiting.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ from sci_stream.recon.engine import Engine
 PATIENCE_S = 60.0
 
 NO_MEMORY_ON_A_CPU = RuntimeError(
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+    "you tried to allocate "
     "67108864 bytes. Error code 12 (Cannot allocate memory)"
 )
 
@@ -73,7 +76,10 @@ class Bench:
             self.solver.start(self._woken.release)
 
     def next(self) -> Result:
-        """Return the next result. The first call starts the thread, so that everything submitted before is queued."""
+        """Return the next result.
+
+        The first call starts the thread, so that everything submitted before is queued.
+        """
         self.start()
         while self._results.empty():
             assert self._woken.acquire(timeout=PATIENCE_S), "no result"
@@ -178,12 +184,16 @@ class SlowToArrive(AsyncSolve):
 
 @pytest.fixture
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have videos arrive when the next solve has done two iterations; return what happened, in order."""
+    """Have videos arrive when the next solve has done two iterations; return what happened, in
+    order.
+    """
     log: list[str] = []
     under_way: list[SlowToArrive] = []
     begin = Engine.begin
 
-    def begun(engine: Engine, snapshot: Snapshot, iterations: int | None = None, **more: Any) -> AsyncSolve:
+    def begun(
+        engine: Engine, snapshot: Snapshot, iterations: int | None = None, **more: Any
+    ) -> AsyncSolve:
         if snapshot.id.series == "warm-up":
             return begin(engine, snapshot, iterations, **more)
         log.append(f"begin {snapshot.id.seq}")
@@ -231,7 +241,9 @@ def test_next_solve_starts_before_last_video_arrives(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), NO_MEMORY_ON_A_CPU])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), NO_MEMORY_ON_A_CPU]
+)
 @pytest.mark.parametrize("fits_with_less", [True, False])
 def test_out_of_memory_costs_speed_or_one_snapshot(
     calibration: Calibration,
@@ -246,7 +258,9 @@ def test_out_of_memory_costs_speed_or_one_snapshot(
     def exhausted(engine: Engine, *args: Any, **options: Any) -> Any:
         nonlocal tries
         calls.append(0)
-        if len(calls) >= 4 and (tries == 0 or not fits_with_less):  # after the two of the warm-up and snapshot 0
+        if len(calls) >= 4 and (
+            tries == 0 or not fits_with_less
+        ):  # after the two of the warm-up and snapshot 0
             tries += 1
             raise error
         return iterate(engine, *args, **options)
@@ -260,7 +274,9 @@ def test_out_of_memory_costs_speed_or_one_snapshot(
     results = [bench.next() for _ in range(4)]
     if fits_with_less:
         assert [type(result) for result in results] == [Ready, Solved, Solved, Solved]
-        reasons = [result.report.start_reason for result in results[1:] if isinstance(result, Solved)]
+        reasons = [
+            result.report.start_reason for result in results[1:] if isinstance(result, Solved)
+        ]
         assert reasons[:2] == ["first", "memory"], "the last video was released for this one"
     else:
         assert [type(result) for result in results] == [Ready, Solved, Failed, Failed]
@@ -279,7 +295,11 @@ def test_changed_calibration_starts_cold_with_reason(calibration: Calibration) -
             bench.solver.submit(_snapshot(each, seq))
         results = [bench.next() for _ in range(5)]
         solved = [result for result in results if isinstance(result, Solved)]
-        assert [result.report.start_reason for result in solved] == ["first", "calibration", "calibration"]
+        assert [result.report.start_reason for result in solved] == [
+            "first",
+            "calibration",
+            "calibration",
+        ]
     finally:
         bench.solver.stop()
 
@@ -309,8 +329,12 @@ def test_gpu_out_of_memory_continues_with_smaller_chunks() -> None:
     phi = np.random.default_rng(0).random((32, 512, 512), dtype=np.float32)
     calibration = Calibration(phi=phi, full_scale_dn=900.0)
     counts = (900.0 * phi.mean(0)).astype(np.float32)
-    snapshots = [Snapshot(SnapshotId("test", 0, seq), counts, calibration.hash, 32, 0) for seq in range(3)]
-    section = ReconstructSection(denoiser="ffdnet-lite", iterations=3, min_iterations=3, warm_start=False)
+    snapshots = [
+        Snapshot(SnapshotId("test", 0, seq), counts, calibration.hash, 32, 0) for seq in range(3)
+    ]
+    section = ReconstructSection(
+        denoiser="ffdnet-lite", iterations=3, min_iterations=3, warm_start=False
+    )
     total = torch.cuda.get_device_properties(0).total_memory
 
     def peak(engine: Engine) -> int:
@@ -379,7 +403,9 @@ def test_lost_device_ends_the_node_at_once(
     bench.solver.stop()
 
 
-def test_node_that_fails_every_snapshot_ends(calibration: Calibration, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_fails_every_snapshot_ends(
+    calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> AsyncSolve:
         raise ValueError("a denoiser that fails")
 
@@ -390,11 +416,15 @@ def test_node_that_fails_every_snapshot_ends(calibration: Calibration, monkeypat
     for seq in range(5):
         bench.solver.submit(_snapshot(calibration, seq))
     results = [bench.next() for _ in range(5)]
-    assert [result.snapshot is None for result in results if isinstance(result, Failed)] == [False] * 4 + [True]
+    assert [result.snapshot is None for result in results if isinstance(result, Failed)] == [
+        False
+    ] * 4 + [True]
     bench.solver.stop()
 
 
-def test_solver_that_hangs_is_noticed_and_abandoned(calibration: Calibration, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solver_that_hangs_is_noticed_and_abandoned(
+    calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     released = threading.Event()
 
     def hang(*_: object, **__: object) -> AsyncSolve:
@@ -428,7 +458,9 @@ def test_watchdog_is_fed_while_an_engine_is_prepared(
     monkeypatch.setattr(HealthReporter, "report", lambda *_, **how: idle.append(how["idle"]))
     bench = start()
     bench.start()
-    node = ReconstructNode(Rig.model_validate({"health": {"enabled": False}}), bench.solver, StopRequest())
+    node = ReconstructNode(
+        Rig.model_validate({"health": {"enabled": False}}), bench.solver, StopRequest()
+    )
     node._held["test", 0] = 0
     bench.solver.adopt(calibration)
     step.wait(PATIENCE_S)

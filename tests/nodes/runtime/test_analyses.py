@@ -35,13 +35,21 @@ class Broken:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the example's analysis, and one that fails, as the entry points of a package would."""
+    """Install the example's analysis, and one that fails,
+    as the entry points of a package would.
+    """
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    places = {"count": "analysis_plugin:CountMovingObjects", "broken": f"{__name__}:Broken", "absent": "no_module:none"}
+    places = {
+        "count": "analysis_plugin:CountMovingObjects",
+        "broken": f"{__name__}:Broken",
+        "absent": "no_module:none",
+    }
     others: Callable[..., Any] = importlib.metadata.entry_points
 
     def entry_points(*, group: str, **of: str) -> Any:
-        entries = importlib.metadata.EntryPoints(importlib.metadata.EntryPoint(*item, GROUP) for item in places.items())
+        entries = importlib.metadata.EntryPoints(
+            importlib.metadata.EntryPoint(*item, GROUP) for item in places.items()
+        )
         return entries.select(**of) if group == GROUP else others(group=group, **of)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
@@ -70,15 +78,21 @@ def test_picture_of_an_analysis_is_the_last_part_of_the_message(series: Series) 
     assert np.abs(decode_jpeg(parts[-1]).reshape(16, 24, -1)[..., 0].astype(int) - drawn).max() < 40
 
 
-def test_picture_of_another_size_fails_its_analysis(monkeypatch: pytest.MonkeyPatch, series: Series) -> None:
+def test_picture_of_another_size_fails_its_analysis(
+    monkeypatch: pytest.MonkeyPatch, series: Series
+) -> None:
     analyses = Analyses(["count"])
     monkeypatch.setattr(
-        type(analyses._analyses["count"]), "__call__", lambda *_: ({"moving_objects": 1}, np.zeros((2, 2), np.uint8))
+        type(analyses._analyses["count"]),
+        "__call__",
+        lambda *_: ({"moving_objects": 1}, np.zeros((2, 2), np.uint8)),
     )
     assert analyses(np.zeros((4, 48, 64), np.float32), series.reconstruction(0).report)[1] is None
 
 
-def test_figures_are_recorded_with_a_picture_and_in_metrics(rig_in_process: RigMaker, tmp_path: Path) -> None:
+def test_figures_are_recorded_with_a_picture_and_in_metrics(
+    rig_in_process: RigMaker, tmp_path: Path
+) -> None:
     rig = rig_in_process({"reconstruct": {"analyses": ["count", "broken"]}}, snapshots=2)
     rig.reconstruct(2)
     rig.finish()
@@ -108,5 +122,7 @@ def test_figures_are_recorded_with_a_picture_and_in_metrics(rig_in_process: RigM
 def test_analysis_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="expected one of absent, broken, count; got 'count_all'"):
         Analyses(["count_all"])
-    with pytest.raises(ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"):
+    with pytest.raises(
+        ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"
+    ):
         Analyses(["absent"])

@@ -25,12 +25,17 @@ def test_misspelt_driver_gets_a_suggestion() -> None:
 def test_driver_import_error_names_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("broken", "no_such_module:Camera", GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [entry])
-    with pytest.raises(ConfigError, match=r"driver 'broken' \(no_such_module:Camera\).*no_such_module"):
+    with pytest.raises(
+        ConfigError, match=r"driver 'broken' \(no_such_module:Camera\).*no_such_module"
+    ):
         load_driver("broken")
 
 
 def test_make_camera_returns_unopened_camera() -> None:
-    rig = parse_rig('[camera]\ndriver = "simulated"\noptions = { width_px = 32, height_px = 32 }\n', overrides={})
+    rig = parse_rig(
+        '[camera]\ndriver = "simulated"\noptions = { width_px = 32, height_px = 32 }\n',
+        overrides={},
+    )
     camera = make_camera(rig)
     assert isinstance(camera, Camera)
     assert camera.open().width_px == 32
@@ -46,10 +51,14 @@ def test_invalid_option_is_named_with_its_location(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
-def test_relative_path_is_resolved_against_the_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_resolved_against_the_rig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "clip.mat").write_text("not a measurement")
     rig = parse_rig(
-        '[camera]\ndriver = "replay"\noptions = { path = "clip.mat" }\n', source=tmp_path / "rig.toml", overrides={}
+        '[camera]\ndriver = "replay"\noptions = { path = "clip.mat" }\n',
+        source=tmp_path / "rig.toml",
+        overrides={},
     )
     monkeypatch.chdir("/")
     with pytest.raises(FileFormatError, match=str(tmp_path / "clip.mat")):

@@ -20,11 +20,14 @@ class Node:
         self.said: list[ControlResult] = []
         self.begun: list[tuple[str, dict[str, Value]]] = []
         self.controls = ControlHandler(
-            "acquire", self.said.append, lambda request, changes: self.begun.append((request, dict(changes))),
+            "acquire", self.said.append, lambda request, changes: self.begun.append((request,
+            dict(changes))),
             {"next_series": lambda: "another series follows"},
         )  # fmt: skip
 
-    def ask(self, request: str = "1", node: str = "acquire", action: str = "set", **parameters: Value) -> None:
+    def ask(
+        self, request: str = "1", node: str = "acquire", action: str = "set", **parameters: Value
+    ) -> None:
         control = Control(request, node, action, parameters, "eva")
         self.controls.take(control, (ITERATIONS,), ("next_series",))
 
@@ -46,7 +49,9 @@ def test_node_refuses_foreign_or_unknown_requests() -> None:
     node.ask("3", action="self_destruct")
     node.ask("4", iterations=5)
     node.controls.done("4", [ITERATIONS], InputError("they do not fit together"))
-    assert [(result.request, result.ok) for result in node.said] == [(name, False) for name in "1234"]
+    assert [(result.request, result.ok) for result in node.said] == [
+        (name, False) for name in "1234"
+    ]
     for result, said in zip(
         node.said, ("expected acquire", "1 to 100", "set, next_series", "fit together"), strict=True
     ):

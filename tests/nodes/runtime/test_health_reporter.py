@@ -30,8 +30,12 @@ class Manager:
 
 
 @pytest.fixture(params=["file", "abstract"])
-def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Manager, SystemdNotifier]]:
-    named = str(tmp_path / "notify") if request.param == "file" else f"@sci-stream-test-{tmp_path.name}"
+def ends(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Manager, SystemdNotifier]]:
+    named = (
+        str(tmp_path / "notify") if request.param == "file" else f"@sci-stream-test-{tmp_path.name}"
+    )
     manager = Manager("\0" + named[1:] if named.startswith("@") else named)
     node = SystemdNotifier({"NOTIFY_SOCKET": named})
     yield manager, node

@@ -39,13 +39,19 @@ def test_json_line_has_series_and_seq(capsys: pytest.CaptureFixture[str]) -> Non
     except ValueError:
         log.exception("it failed")
     first, second, third = (json.loads(line) for line in capsys.readouterr().err.splitlines())
-    assert (first["level"], first["node"], first["message"]) == ("warning", "sink", "two\nlines of ü")
+    assert (first["level"], first["node"], first["message"]) == (
+        "warning",
+        "sink",
+        "two\nlines of ü",
+    )
     assert (first["series"], "seq" in first) == ("s1", False)
     assert (second["series"], second["seq"], second["logger"]) == ("s2", 7, "sci_stream.x")
     assert third["error"].endswith("ValueError: why")
     assert first["time"].endswith("+00:00")
     assert json.loads(as_line("run", "sink ended"))["message"] == "sink ended"
-    assert as_line("run", '{"a": 1}') == '{"a": 1}', "an object that a node logged is passed unchanged"
+    assert as_line("run", '{"a": 1}') == '{"a": 1}', (
+        "an object that a node logged is passed unchanged"
+    )
 
 
 def test_default_format_is_text(capsys: pytest.CaptureFixture[str]) -> None:

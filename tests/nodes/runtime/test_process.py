@@ -20,7 +20,9 @@ PATIENCE_S = 60.0
 
 
 def interrupt_at(line: int) -> None:
-    """Make a request from within the wait for it, as a signal handler does, after a number of its lines."""
+    """Make a request from within the wait for it, as a signal handler does, after a number of its
+    lines.
+    """
     request = StopRequest()
     lines = 0
 
@@ -79,7 +81,12 @@ def test_restart_process_keeps_arguments_and_adds_variables() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
-        [sys.executable, "-c", text, "one"], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", text, "one"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     (first, *of_first), (second, *of_second) = (line.split() for line in run.stdout.splitlines())
     assert first == second, "the process keeps its id"

@@ -17,5 +17,7 @@ def record_section(
 ) -> RecordSection:
     """Return the section, without its checks."""
     mib = {"min_free_mib": floor_free_bytes, "segment_mib": segment_bytes}
-    update = {name: n_bytes / 2**20 for name, n_bytes in mib.items()} | {"segment_minutes": segment_s / 60}
+    update = {name: n_bytes / 2**20 for name, n_bytes in mib.items()} | {
+        "segment_minutes": segment_s / 60
+    }
     return RecordSection(folder=folder, video=video).model_copy(update=update)

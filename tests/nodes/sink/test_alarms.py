@@ -68,7 +68,9 @@ def test_growing_count_is_one_alarm_until_a_minute_of_quiet() -> None:
 def test_figures_in_a_text_do_not_make_another_alarm(series: SeriesStatus) -> None:
     alarms = Alarms("rig")
     for px in ("-0.18", "+0.01"):
-        alarms.update(status(replace(series, calibration_alerts=[f"the masks have moved by {px} px"])), S)
+        alarms.update(
+            status(replace(series, calibration_alerts=[f"the masks have moved by {px} px"])), S
+        )
     assert texts(alarms) == ["the masks have moved by +0.01 px"]
 
 
@@ -78,7 +80,9 @@ def test_saturation_clears_at_half_of_its_threshold(series: SeriesStatus) -> Non
     alarms = Alarms("rig")
 
     def count_active(fraction: float) -> int:
-        alarms.update(status(replace(series, report=replace(report, saturated_fraction=fraction))), S)
+        alarms.update(
+            status(replace(series, report=replace(report, saturated_fraction=fraction))), S
+        )
         return len(alarms.active())
 
     fractions = [0.9, 2.0, 0.9, 0.4]
@@ -129,8 +133,16 @@ def test_webhook_is_sent_each_alarm_when_it_begins_and_clears(webhook) -> None:
     alarms.update(status(node="lost"), 1 * S)
     alarms.update(status(), 2 * S)
     began, cleared = received.get(timeout=60), received.get(timeout=60)
-    assert (began["rig"], began["text"], began["cleared"]) == ("bench 3", "reconstruct-0 does not answer", False)
-    assert (cleared["number"], cleared["cleared"], cleared["cleared_ns"]) == (began["number"], True, 2 * S)
+    assert (began["rig"], began["text"], began["cleared"]) == (
+        "bench 3",
+        "reconstruct-0 does not answer",
+        False,
+    )
+    assert (cleared["number"], cleared["cleared"], cleared["cleared_ns"]) == (
+        began["number"],
+        True,
+        2 * S,
+    )
 
 
 def test_unreachable_webhook_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,5 +172,7 @@ def test_saturation_behind_half_open_masks_asks_for_sparser_ones(series: SeriesS
     report = series.report
     assert report is not None
     alarms = Alarms("rig")
-    alarms.update(status(replace(series, report=replace(report, saturated_fraction=0.15), open_share=0.5)), S)
+    alarms.update(
+        status(replace(series, report=replace(report, saturated_fraction=0.15), open_share=0.5)), S
+    )
     assert "masks 35% open instead of 50% are worth about 2.5 dB" in texts(alarms)[0]

@@ -1,4 +1,6 @@
-"""Valid messages with impossible content: the sink refuses them, and neither ends nor loses confirmed data."""
+"""Valid messages with impossible content: the sink refuses them, and neither ends nor loses
+confirmed data.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,15 @@ from sci_stream.recording.reader import Recording
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire.codec import decode, encode
-from sci_stream.wire.messages import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd
+from sci_stream.wire.messages import (
+    Accepted,
+    CalibrationRequest,
+    Dropped,
+    Heartbeat,
+    Hello,
+    Message,
+    SeriesEnd,
+)
 from tests import plain_http
 from tests.e2e.kit import PATIENCE_S
 from tests.hostile_messages import with_header
@@ -115,13 +125,16 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
 
 
 def test_stopped_sink_leaves_its_ledger_to_the_next(tmp_path: Path, series: Series) -> None:
-    # As after a kill of supervisor and acquire node: acknowledged snapshots are in no spool any more.
+    # As after a kill of supervisor and acquire node: acknowledged snapshots are in no spool any
+    # more.
     changes = {"record": {"enabled": False}, "policy": {"spool": str(tmp_path / "spool")}}
     with contextlib.closing(Sink(tmp_path, changes)) as stopped:
         stopped.begin(series)
         stopped.record(series, 0)
     assert isinstance(stopped.failure, LedgerError) or stopped.failure is None
-    Sink(tmp_path, changes).close()  # restarted after a crash, and stopped before the acquire node is back
+    Sink(
+        tmp_path, changes
+    ).close()  # restarted after a crash, and stopped before the acquire node is back
     with contextlib.closing(Sink(tmp_path, changes)) as resumed:
         resumed.begin(series)
         resumed.say(Dropped(series.info.series, 1, 0, "acquire_lost"))
@@ -173,7 +186,9 @@ def assert_intact(sink: Sink, series: Series, folder: Path) -> None:
         assert len(recording.rows["state"]) < 10_000
 
 
-def test_sink_does_not_record_snapshots_that_cannot_exist(sink: Sink, series: Series, tmp_path: Path) -> None:
+def test_sink_does_not_record_snapshots_that_cannot_exist(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
     sink.begin(series)
     sink.record(series, 0)
     for seq in (10**9, 2**31, 2**48 - 1):
@@ -202,7 +217,9 @@ _IMPOSSIBLE_STATUS: list[dict[str, int | float | str]] = [
 ]
 
 
-def test_sink_survives_heartbeats_with_impossible_values(sink: Sink, series: Series, tmp_path: Path) -> None:
+def test_sink_survives_heartbeats_with_impossible_values(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
     sink.begin(series)
     sink.record(series, 0)
     for status in _IMPOSSIBLE_STATUS:
@@ -230,7 +247,9 @@ def test_sink_survives_impossible_series_starts(sink: Sink, series: Series, tmp_
     sink.say(_ACQUIRE, series.calibration)
     for number, changes in enumerate(_IMPOSSIBLE_SERIES):
         change = {"series": f"other-{number}", **changes}
-        sink.peer.send_multipart(with_header(frames, lambda header, change=change: header.update(change)))
+        sink.peer.send_multipart(
+            with_header(frames, lambda header, change=change: header.update(change))
+        )
     sink.begin(series)
     sink.record(series, 0)
     assert_intact(sink, series, tmp_path)
@@ -250,12 +269,16 @@ def _impossible_reconstructions(series: Series) -> list[Reconstruction]:
     ]
 
 
-def test_recording_continues_after_numbers_beyond_its_columns(sink: Sink, series: Series, tmp_path: Path) -> None:
+def test_recording_continues_after_numbers_beyond_its_columns(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
     sink.begin(series)
     impossible = _impossible_reconstructions(series)
     for seq, message in enumerate(impossible):
         sink.say(replace(message, id=replace(message.id, seq=seq)))
-        sink.hear(lambda answer, seq=seq: answer == Accepted(series.info.series, seq, "reconstruction"))
+        sink.hear(
+            lambda answer, seq=seq: answer == Accepted(series.info.series, seq, "reconstruction")
+        )
     last = len(impossible)
     sink.record(series, last)
     sink.end(series, last + 1)
@@ -272,11 +295,16 @@ def test_sink_refuses_arrays_of_another_size(sink: Sink, series: Series, tmp_pat
     sink.begin(series)
     sink.record(series, 0)
     wide = np.zeros((3, 16, 26), np.float16)
-    sink.say(series.reconstruction(1, video=wide, counts=None), series.snapshot(1, counts=np.zeros((2, 2), np.uint16)))
+    sink.say(
+        series.reconstruction(1, video=wide, counts=None),
+        series.snapshot(1, counts=np.zeros((2, 2), np.uint16)),
+    )
     assert_intact(sink, series, tmp_path)
 
 
-def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series, tmp_path: Path) -> None:
+def test_ledger_with_many_drop_reasons_and_notes_fits(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
     sink.begin(series)
     name, count = series.info.series, 4 * MAX_REASONS
     status = {f"solver.{n}": "µ" * 1000 for n in range(60)}
@@ -296,13 +324,17 @@ def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series
         assert recording.video_seqs == [count]
 
 
-def test_reconstructions_of_unknown_series_take_bounded_memory(sink: Sink, series: Series, tmp_path: Path) -> None:
+def test_reconstructions_of_unknown_series_take_bounded_memory(
+    sink: Sink, series: Series, tmp_path: Path
+) -> None:
     sink.begin(series)
     sink.record(series, 0)
     before = psutil.Process().memory_info().rss
     large = np.zeros((16, 1024, 1024), np.float16)
     for seq in range(10):  # 320 MiB
-        unknown = series.reconstruction(seq, id=SnapshotId("unknown", 0, seq), video=large, counts=None, bayer=None)
+        unknown = series.reconstruction(
+            seq, id=SnapshotId("unknown", 0, seq), video=large, counts=None, bayer=None
+        )
         sink.peer.send_multipart([bytes(frame) for frame in encode(unknown)], copy=False)
     sink.say(CalibrationRequest("0" * 32))
     sink.record(series, 0)  # a duplicate, answered after everything before it was read
@@ -310,7 +342,9 @@ def test_reconstructions_of_unknown_series_take_bounded_memory(sink: Sink, serie
     assert_intact(sink, series, tmp_path)
 
 
-def test_page_token_is_in_no_output(tmp_path: Path, series: Series, caplog: pytest.LogCaptureFixture) -> None:
+def test_page_token_is_in_no_output(
+    tmp_path: Path, series: Series, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     page, health = free_ports(2)
     changes: dict[str, dict[str, object]] = {
@@ -326,7 +360,9 @@ def test_page_token_is_in_no_output(tmp_path: Path, series: Series, caplog: pyte
         assert plain_http.get(f"http://127.0.0.1:{page}/?token=the-secret-token").status_code == 303
         assert plain_http.get(f"http://127.0.0.1:{page}/?token=wrong").status_code == 403
         sink.end(series, 0)
-    log = "\n".join(record.getMessage() for record in caplog.records if not record.name.startswith("http"))
+    log = "\n".join(
+        record.getMessage() for record in caplog.records if not record.name.startswith("http")
+    )
     assert "live page at" in log
     for text in (str(status), document, log, (tmp_path / "summary.json").read_text()):
         assert "the-secret-token" not in text

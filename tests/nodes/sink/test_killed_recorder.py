@@ -1,4 +1,6 @@
-"""A recorder under load is killed at random moments: everything confirmed is readable and nothing is corrupt."""
+"""A recorder under load is killed at random moments: everything confirmed is readable and nothing
+is corrupt.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ BATCH = 16
 QUEUE = 24
 """Snapshots that fit the recorder's queue."""
 
-# Raw snapshots and videos as fast as the recorder takes them, in segments of a few dozen; every confirmation that a
-# snapshot is safe goes to standard output at once.
+# Raw snapshots and videos as fast as the recorder takes them, in segments of a few dozen; every
+# confirmation that a snapshot is safe goes to standard output at once.
 RECORD_FOR_EVER = f"""
     import os, sys
     from pathlib import Path
@@ -72,7 +74,9 @@ RECORD_FOR_EVER = f"""
 
 
 def record_and_kill(folder: Path, after_s: float) -> dict[str, list[int]]:
-    """Let a recorder run for a while after its first output, kill it, and return its output by keyword."""
+    """Let a recorder run for a while after its first output, kill it, and return its output by
+    keyword.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(RECORD_FOR_EVER), str(folder)],
         stdout=subprocess.PIPE,
@@ -97,7 +101,9 @@ def record_and_kill(folder: Path, after_s: float) -> dict[str, list[int]]:
 
 
 def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
-    """Assert with h5py alone that everything confirmed is stored unchanged and nothing is incomplete."""
+    """Assert with h5py alone that everything confirmed is stored unchanged and nothing is
+    incomplete.
+    """
     raw, video = set[int](), set[int]()
     for path in existing_segments(folder / "run.h5"):
         with h5py.File(path, "r", swmr=True) as file:
@@ -105,7 +111,8 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
             outcomes = file["rows/outcome"][:].tolist()
             for row, state in enumerate(file["rows/state"][:].tolist()):
                 seq = row + first_seq
-                # a sink that resumes the series accepts the outcome and does not request that snapshot again.
+                # a sink that resumes the series accepts the outcome and does not request that
+                # snapshot again.
                 if row < len(outcomes) and outcomes[row] == OUTCOME_CODES["reconstructed"]:
                     assert state & RowState.VIDEO
                 if state & RowState.RAW:
@@ -122,11 +129,17 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
 
 
 def assert_repaired(folder: Path, said: dict[str, list[int]]) -> None:
-    """Assert that `inspect` reports it as unfinished and `repair` makes clean files of equal content."""
+    """Assert that `inspect` reports it as unfinished and `repair` makes clean files of equal
+    content.
+    """
     first = folder / "run.h5"
     assert inspect_recording(first).figures["state"] == "unfinished"
-    repaired = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
-    assert 1 <= len(repaired) <= 2, "the last segment, and the one before if the kill came between the two"
+    repaired = [
+        done for path in existing_segments(first) if (done := repair_recording(path)) is not None
+    ]
+    assert 1 <= len(repaired) <= 2, (
+        "the last segment, and the one before if the kill came between the two"
+    )
     found = inspect_recording(first).figures
     assert found["state"] == "complete"
     assert found["stored"]["raw"] >= len(said["raw"])

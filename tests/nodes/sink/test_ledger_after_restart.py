@@ -26,7 +26,9 @@ class Sink:
         self._series = series
         self.folder = folder / "recordings"
         section = {"enabled": record, "folder": str(self.folder), "min_free_mib": 0}
-        self.rig = Rig.model_validate({"record": section, "policy": {"spool": str(folder / "spool")}})
+        self.rig = Rig.model_validate(
+            {"record": section, "policy": {"spool": str(folder / "spool")}}
+        )
         self.file = self.folder / f"{series.info.series}.h5"
         self._left: list[SeriesSession] = []
         self.session = self._open()
@@ -42,7 +44,11 @@ class Sink:
 
     def take(self, seqs: Iterable[int]) -> None:
         """Receive reconstructions and acknowledge them."""
-        waiting = {seq for seq in seqs if not self.session.receive(b"node", self._series.reconstruction(seq), 0.0)}
+        waiting = {
+            seq
+            for seq in seqs
+            if not self.session.receive(b"node", self._series.reconstruction(seq), 0.0)
+        }
         deadline_s = time.monotonic() + PATIENCE_S
         while waiting:
             assert time.monotonic() < deadline_s
@@ -138,7 +144,8 @@ def test_ledger_of_another_series_is_not_restored(sink: MakeSink) -> None:
     "text",
     [
         *("", "{", "[]", '{"series": "run-1", "ledger": {"settled": [[3, 1]]}}'),
-        '{"series": "run-1", "recording": false, "ledger": {"settled": [[0, 3]], "outcomes": {"reconstructed": 2}}}',
+        '{"series": "run-1", "recording": false, "ledger": {"settled": [[0, 3]], "outcomes": '
+        '{"reconstructed": 2}}}',
     ],
 )
 def test_damaged_ledger_file_is_ignored_with_warning(
@@ -174,7 +181,9 @@ def _truncated(running: Sink) -> None:
 
 
 @pytest.mark.parametrize("fault", [_deleted, _replaced, _moved, _truncated])
-def test_recording_that_vanishes_fails_and_is_named(sink: MakeSink, fault: Callable[[Sink], None]) -> None:
+def test_recording_that_vanishes_fails_and_is_named(
+    sink: MakeSink, fault: Callable[[Sink], None]
+) -> None:
     running = sink()
     running.take(range(4))
     fault(running)

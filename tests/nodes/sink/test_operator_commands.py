@@ -1,4 +1,6 @@
-"""Operator commands: each request is routed, answered once, and every change is recorded with its operator."""
+"""Operator commands: each request is routed, answered once, and every change is recorded with its
+operator.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,32 @@ PRIOR = Parameter("denoiser", "choice", "tv", choices=("ffdnet-lite", "tv"))
 
 
 class Bench:
-    """Operator commands with two reconstruct nodes and an acquire node, whose messages the test inspects."""
+    """Operator commands with two reconstruct nodes and an acquire node, whose messages the test
+    inspects.
+    """
 
     def __init__(self, series: SeriesSession) -> None:
         self.mail: deque[tuple[bytes, Control]] = deque()
         self.peers: dict[bytes, ReportingPeer] = {}
         self.series: SeriesSession | None = series
         self.takes_mail = True
-        for node, kind in (("reconstruct-0", "reconstruct"), ("reconstruct-1", "reconstruct"), ("acquire", "acquire")):
+        for node, kind in (
+            ("reconstruct-0", "reconstruct"),
+            ("reconstruct-1", "reconstruct"),
+            ("acquire", "acquire"),
+        ):
             status: dict[str, Any] = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
             if kind == "acquire":
                 status = {**declared((), ("next_series",))}
             peer = self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0)  # type: ignore[arg-type]
             peer.report(status)
         self.commands = OperatorCommands(
-            self.peers, self.send, lambda: self.series, lambda: None, lambda: None, alarms=Alarms("rig")
+            self.peers,
+            self.send,
+            lambda: self.series,
+            lambda: None,
+            lambda: None,
+            alarms=Alarms("rig"),
         )
 
     @property
@@ -71,7 +84,9 @@ class Bench:
 
 
 def rig(folder: Path, *, min_free_mib: int = 0) -> Rig:
-    return Rig.model_validate({"record": {"enabled": False, "folder": str(folder), "min_free_mib": min_free_mib}})
+    return Rig.model_validate(
+        {"record": {"enabled": False, "folder": str(folder), "min_free_mib": min_free_mib}}
+    )
 
 
 @pytest.fixture
@@ -146,7 +161,12 @@ def test_unchanged_value_is_no_change(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("node", "action", "parameters", "said"),
     [
-        ("reconstruct-9", "set", {"iterations": 5}, "one of reconstruct-0, reconstruct-1, acquire, sink"),
+        (
+            "reconstruct-9",
+            "set",
+            {"iterations": 5},
+            "one of reconstruct-0, reconstruct-1, acquire, sink",
+        ),
         ("reconstruct", "set", {"iterations": 500}, "an integer from 1 to 100"),
         ("reconstruct", "set", {"colour": 5}, "one of iterations, denoiser"),
         ("reconstruct", "set", {}, "at least one parameter"),
@@ -172,7 +192,11 @@ def test_refusal_of_a_node_is_passed_on(bench: Bench) -> None:
 
 
 def test_loss_of_node_leaves_outcome_unknown(bench: Bench) -> None:
-    lost, gone, slow = bench.ask("reconstruct-0", iterations=5), bench.ask("reconstruct-1", iterations=5), None
+    lost, gone, slow = (
+        bench.ask("reconstruct-0", iterations=5),
+        bench.ask("reconstruct-1", iterations=5),
+        None,
+    )
     bench.peers[b"reconstruct-0"].lost = True
     del bench.peers[b"reconstruct-1"]
     slow = bench.ask("acquire", "next_series")
@@ -199,9 +223,9 @@ def test_pending_requests_are_limited(bench: Bench) -> None:
 def test_unexpected_answer_is_recognised(bench: Bench) -> None:
     assert not bench.commands.take(b"acquire", ControlResult("ffff", True))
     answer = bench.ask("reconstruct-0", iterations=5)
-    assert not bench.commands.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
-        "it received no request"
-    )
+    assert not bench.commands.take(
+        b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)
+    ), "it received no request"
     assert not answer.done()
 
 
@@ -218,17 +242,25 @@ def test_recording_is_set_as_every_parameter(bench: Bench, tmp_path: Path) -> No
     ]
     bench.series.close()
     journal = read_journal(tmp_path / "run-1.journal.jsonl")
-    assert [line["new"] for line in journal if line["event"] == "changed"] == [True, False], "while it was open"
+    assert [line["new"] for line in journal if line["event"] == "changed"] == [True, False], (
+        "while it was open"
+    )
 
 
-def test_recording_that_cannot_start_is_no_change(bench: Bench, series: Series, tmp_path: Path) -> None:
-    bench.series = SeriesSession.open(series.info, series.calibration, rig(tmp_path, min_free_mib=10**9))
+def test_recording_that_cannot_start_is_no_change(
+    bench: Bench, series: Series, tmp_path: Path
+) -> None:
+    bench.series = SeriesSession.open(
+        series.info, series.calibration, rig(tmp_path, min_free_mib=10**9)
+    )
     assert "free" in error_of(bench.ask("sink", recording=True))
     assert bench.changes == []
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_recording_that_stopped_by_itself_can_be_switched_off(bench: Bench, tmp_path: Path, *, begins: bool) -> None:
+def test_recording_that_stopped_by_itself_can_be_switched_off(
+    bench: Bench, tmp_path: Path, *, begins: bool
+) -> None:
     recorder = bench.series.recorder
     if begins:
         bench.ask("sink", recording=True)
@@ -249,12 +281,19 @@ def test_recording_without_a_series_is_refused(bench: Bench) -> None:
 
 def test_tone_is_set_on_the_page_and_is_no_change(bench: Bench, tmp_path: Path) -> None:
     bench.commands.display = display = Display(ToneSettings(), lambda: False)
-    assert bench.ask("sink", exposure_ev=1.5, false_colour="turbo").result(0).values["sink"]["exposure_ev"] == 1.5
+    assert (
+        bench.ask("sink", exposure_ev=1.5, false_colour="turbo")
+        .result(0)
+        .values["sink"]["exposure_ev"]
+        == 1.5
+    )
     assert (display.tone.exposure_ev, display.tone.false_colour) == (1.5, "turbo")
     assert bench.changes == []
 
 
-def test_change_in_force_is_carried_to_the_next_series(bench: Bench, series: Series, tmp_path: Path) -> None:
+def test_change_in_force_is_carried_to_the_next_series(
+    bench: Bench, series: Series, tmp_path: Path
+) -> None:
     bench.ask("reconstruct", iterations=5)
     bench.answer()
     bench.answer()
@@ -262,7 +301,9 @@ def test_change_in_force_is_carried_to_the_next_series(bench: Bench, series: Ser
     bench.answer(text="another series follows")
     restarted = bench.peers[b"reconstruct-1"]
     restarted.report({"acquired": 1, **declared((ITERATIONS, PRIOR))})
-    following = SeriesSession.open(replace(series.info, series="run-2"), series.calibration, rig(tmp_path))
+    following = SeriesSession.open(
+        replace(series.info, series="run-2"), series.calibration, rig(tmp_path)
+    )
     bench.commands.carry_changes(following)
     assert [(change.node, change.name, change.new) for change in following.statistics.changes] == [
         ("reconstruct-0", "iterations", 5)
@@ -273,7 +314,9 @@ def test_value_is_set_again_on_a_node_that_restarts(bench: Bench) -> None:
     bench.ask("reconstruct-0", iterations=5)
     bench.answer(iterations=5)
     bench.peers.pop(b"reconstruct-0")
-    restarted = bench.peers[b"again"] = ReportingPeer(Hello("reconstruct-0", "reconstruct", "01"), 0.0)
+    restarted = bench.peers[b"again"] = ReportingPeer(
+        Hello("reconstruct-0", "reconstruct", "01"), 0.0
+    )
     bench.commands.poll(0.0)
     assert not bench.mail, "it has not declared its parameters yet"
     restarted.report({**declared((ITERATIONS, PRIOR))})
@@ -285,9 +328,13 @@ def test_value_is_set_again_on_a_node_that_restarts(bench: Bench) -> None:
     assert control.who == "eva, again after a restart"
 
 
-def test_value_is_set_again_on_a_node_restarted_with_the_sink(series: Series, tmp_path: Path) -> None:
+def test_value_is_set_again_on_a_node_restarted_with_the_sink(
+    series: Series, tmp_path: Path
+) -> None:
     def restart() -> Bench:
-        session = SeriesSession.open(series.info, series.calibration, rig(tmp_path), file=LedgerFile(tmp_path / "x"))
+        session = SeriesSession.open(
+            series.info, series.calibration, rig(tmp_path), file=LedgerFile(tmp_path / "x")
+        )
         bench = Bench(session)
         bench.commands.poll(0.0)
         bench.commands.carry_changes(session)
@@ -307,5 +354,8 @@ def test_parameters_and_actions_are_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
     report = {entry["node"]: entry for entry in bench.commands.describe()}
     assert list(report) == ["reconstruct-0", "acquire", "sink"]
-    assert [parameter["name"] for parameter in report["reconstruct-0"]["parameters"]] == ["iterations", "denoiser"]
+    assert [parameter["name"] for parameter in report["reconstruct-0"]["parameters"]] == [
+        "iterations",
+        "denoiser",
+    ]
     assert report["acquire"]["actions"] == ["next_series"]

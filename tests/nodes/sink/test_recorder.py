@@ -93,7 +93,9 @@ def test_series_is_recorded_with_its_ledger(recorder: Recorder, tmp_path: Path, 
         assert recording.clean
 
 
-def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_callback_comes_once_after_the_row_is_readable(
+    recorder: Recorder, tmp_path: Path, series
+) -> None:
     seen: list[tuple[int, Written, bool]] = []
 
     def note(seq: int) -> Callable[[Written], None]:
@@ -117,7 +119,9 @@ def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_p
 def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, monkeypatch) -> None:
     flushes: list[int] = []
     write_all = RecordingWriter.flush
-    monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
+    monkeypatch.setattr(
+        RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1]
+    )
     for seq in range(20):
         recorder.submit(series.snapshot(seq))
     held.set()
@@ -170,7 +174,9 @@ def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> N
     ]
 
 
-def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series, free: list[int]) -> None:
+def test_missing_folder_or_full_disk_is_refused_at_start(
+    tmp_path: Path, series, free: list[int]
+) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         started(record_section(tmp_path / "nowhere"), series)
     free[0] = 1000
@@ -264,7 +270,9 @@ def test_recording_continues_once_a_full_disk_has_room(
     assert len(list(tmp_path.glob("*.h5"))) == 2
 
 
-def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Path, series, monkeypatch) -> None:
+def test_write_error_is_reported_for_each_item(
+    recorder: Recorder, tmp_path: Path, series, monkeypatch
+) -> None:
     def broken(*_: object) -> bool:
         raise StorageError("the disk is gone")
 
@@ -272,7 +280,9 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
     recorder.submit(series.snapshot(0))
     monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
     failed = threading.Event()
-    recorder.submit(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
+    recorder.submit(
+        series.reconstruction(1), lambda result: (results.append(result), failed.set())[0]
+    )
     assert failed.wait(60)
     recorder.close(LEDGER)
     assert results == [Written.LOST]
@@ -291,7 +301,9 @@ def test_unfit_snapshot_is_refused_alone(recorder: Recorder, tmp_path: Path, ser
     assert read_journal(tmp_path / "run-1.journal.jsonl")[1]["event"] == "refused"
 
 
-def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_path: Path, series) -> None:
+def test_failing_callback_does_not_end_the_recording(
+    recorder: Recorder, tmp_path: Path, series
+) -> None:
     def wrong(_: Written) -> None:
         raise ValueError("a caller's mistake")
 
@@ -314,7 +326,9 @@ def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, s
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """A file system small enough to fill: the one that SCI_STREAM_SMALL_DISK names, or one in memory."""
+    """A file system small enough to fill: the one that SCI_STREAM_SMALL_DISK names, or one in
+    memory.
+    """
     named = os.environ.get("SCI_STREAM_SMALL_DISK")
     if named is not None:
         yield Path(named)
@@ -322,7 +336,10 @@ def small_disk(tmp_path: Path):
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no small disk: {mounted.stderr.strip()}; SCI_STREAM_SMALL_DISK may name one")
@@ -350,7 +367,9 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
 
 def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
-    recorder = started(record_section(tmp_path, video=False, segment_bytes=3 * size), series, batch_items=1)
+    recorder = started(
+        record_section(tmp_path, video=False, segment_bytes=3 * size), series, batch_items=1
+    )
     for seq in range(8):
         recorder.submit(series.snapshot(seq))
         recorder.submit(Dropped("run-1", 1, seq, "", "raw_only"))
@@ -374,10 +393,17 @@ def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
 
 def test_next_segment_has_no_row_for_snapshots_settled_before(tmp_path: Path, series) -> None:
     recorder = started(record_section(tmp_path, segment_bytes=1), series, batch_items=1)
-    for item in (series.snapshot(0), LedgerNote({"acquired": 5}, settled_below=5), series.snapshot(5)):
+    for item in (
+        series.snapshot(0),
+        LedgerNote({"acquired": 5}, settled_below=5),
+        series.snapshot(5),
+    ):
         recorder.submit(item)
     recorder.close(LEDGER)
-    with Recording(tmp_path / "run-1_001.h5") as second, Recording(tmp_path / "run-1_002.h5") as third:
+    with (
+        Recording(tmp_path / "run-1_001.h5") as second,
+        Recording(tmp_path / "run-1_002.h5") as third,
+    ):
         assert (second.first_seq, third.first_seq) == (0, 5)
 
 
@@ -402,7 +428,9 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
             assert recording.raw_seqs
 
 
-def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
+def test_recorder_without_descriptors_continues_and_retries(
+    tmp_path: Path, series, monkeypatch
+) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
     recorder = started(record_section(tmp_path, segment_bytes=1), series)
 

@@ -26,7 +26,9 @@ MIB = 1 << 20
 @pytest.mark.timeout(600)
 def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     calibration = Calibration(np.full((2, SIZE, SIZE), 0.5, np.float32))
-    info = SeriesInfo("run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
+    info = SeriesInfo(
+        "run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash
+    )
     frame_bytes = 2 * SIZE**2
     section = record_section(tmp_path, video=False, segment_bytes=2500 * frame_bytes)
     recorder = Recorder(info, calibration, section, max_queue_bytes=64 * frame_bytes)

@@ -27,7 +27,9 @@ from tests.series_fixtures import Series
 
 
 def rig(folder: Path, *, enabled: bool) -> Rig:
-    return Rig.model_validate({"record": {"enabled": enabled, "folder": str(folder), "min_free_mib": 0}})
+    return Rig.model_validate(
+        {"record": {"enabled": enabled, "folder": str(folder), "min_free_mib": 0}}
+    )
 
 
 @pytest.fixture
@@ -54,7 +56,14 @@ def test_constructor_touches_no_file_and_open_does(series: Series, tmp_path: Pat
     folder = tmp_path / "recordings"
     rig_on = rig(folder, enabled=True)
     ledger_file = LedgerFile(tmp_path / "rig.ledger")
-    SeriesSession(series.info, series.calibration, rig_on, callbacks=Callbacks(), file=ledger_file, ledger=Ledger())
+    SeriesSession(
+        series.info,
+        series.calibration,
+        rig_on,
+        callbacks=Callbacks(),
+        file=ledger_file,
+        ledger=Ledger(),
+    )
     assert list(tmp_path.iterdir()) == []
     opened = SeriesSession.open(series.info, series.calibration, rig_on, file=ledger_file)
     opened.abandon()
@@ -64,10 +73,14 @@ def test_constructor_touches_no_file_and_open_does(series: Series, tmp_path: Pat
     assert saved.recording
 
 
-def test_reconstructions_are_shown_in_order_late_ones_in_time(series: Series, tmp_path: Path) -> None:
+def test_reconstructions_are_shown_in_order_late_ones_in_time(
+    series: Series, tmp_path: Path
+) -> None:
     shown: list[int] = []
     callbacks = Callbacks(show=lambda reconstruction: shown.append(reconstruction.id.seq))
-    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=False), callbacks)
+    opened = SeriesSession.open(
+        series.info, series.calibration, rig(tmp_path, enabled=False), callbacks
+    )
     for seq in (1, 0, 3):
         opened.receive(b"node", series.reconstruction(seq), 0.0)
     assert shown == [0, 1], "before anything is acknowledged"
@@ -83,7 +96,9 @@ def test_reconstructions_are_shown_in_order_late_ones_in_time(series: Series, tm
 
 def test_run_of_drops_is_accounted_for_and_recorded(series: Series, tmp_path: Path) -> None:
     woken = threading.Event()
-    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set))
+    opened = SeriesSession.open(
+        series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set)
+    )
     dropped = Dropped("run-1", 1, 2, "queue_full", count=5)
     assert not opened.receive(b"acquire", dropped, 0.0)
     assert woken.wait(60)
@@ -96,9 +111,13 @@ def test_run_of_drops_is_accounted_for_and_recorded(series: Series, tmp_path: Pa
         assert list(recording.rows["reason"][2:7]) == [b"queue_full"] * 5
 
 
-def test_message_of_another_size_or_far_ahead_is_recognised(open_series: SeriesSession, series: Series) -> None:
+def test_message_of_another_size_or_far_ahead_is_recognised(
+    open_series: SeriesSession, series: Series
+) -> None:
     assert open_series.mismatch_reason(series.snapshot(0)) == ""
-    assert "counts of (2, 2)" in open_series.mismatch_reason(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)))
+    assert "counts of (2, 2)" in open_series.mismatch_reason(
+        series.snapshot(0, counts=np.zeros((2, 2), np.uint16))
+    )
     wide = series.reconstruction(0, video=np.zeros((3, 16, 26), np.float16))
     assert "(3, 16, 26)" in open_series.mismatch_reason(wide)
     assert open_series.expects(series.snapshot(1000))
@@ -110,7 +129,9 @@ def test_message_of_another_size_or_far_ahead_is_recognised(open_series: SeriesS
 
 def test_raw_snapshot_is_acknowledged_once_it_is_written(series: Series, tmp_path: Path) -> None:
     woken = threading.Event()
-    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set))
+    opened = SeriesSession.open(
+        series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set)
+    )
     assert not opened.receive(b"acquire", series.snapshot(0), 0.0)
     assert woken.wait(60)
     assert opened.take_acknowledgements() == [(b"acquire", Accepted("run-1", 0, "snapshot"))]
@@ -132,7 +153,9 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
 
     monkeypatch.setattr(SeriesRecording, "write", hold)
     monkeypatch.setattr(
-        series_session, "Recorder", functools.partial(series_session.Recorder, max_queue_bytes=1, batch_items=1)
+        series_session,
+        "Recorder",
+        functools.partial(series_session.Recorder, max_queue_bytes=1, batch_items=1),
     )
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(6):
@@ -218,7 +241,9 @@ def test_configured_recording_can_be_stopped(series: Series, tmp_path: Path) -> 
     assert opened.ledger.unrecorded == 1
 
 
-def test_raw_only_snapshot_while_recording_is_off_is_dropped(open_series: SeriesSession, series: Series) -> None:
+def test_raw_only_snapshot_while_recording_is_off_is_dropped(
+    open_series: SeriesSession, series: Series
+) -> None:
     assert not open_series.receive(b"acquire", series.snapshot(0), 0.0)
     assert [accepted.of for _, accepted in open_series.take_acknowledgements()] == ["snapshot"]
     dropped = Dropped(series="run-1", epoch=1, seq=0, outcome="raw_only", reason="")
@@ -232,12 +257,16 @@ def test_raw_counts_lost_behind_a_full_disk_are_not_raw_only(
 ) -> None:
     may_write = threading.Event()
     write = SeriesRecording.write
-    monkeypatch.setattr(SeriesRecording, "write", lambda *given: (may_write.wait(60), write(*given))[1])
+    monkeypatch.setattr(
+        SeriesRecording, "write", lambda *given: (may_write.wait(60), write(*given))[1]
+    )
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     assert opened.recorder._recording is not None
     for seq, state in enumerate((opened.recorder._recording.state, RecorderState.STOPPED)):
         opened.receive(b"acquire", series.snapshot(seq), 0.0)
-        opened.recorder._recording.state = state  # before and after the report, which waits for the snapshot
+        opened.recorder._recording.state = (
+            state  # before and after the report, which waits for the snapshot
+        )
         opened.receive(b"acquire", Dropped("run-1", 1, seq, "queue_full", "raw_only"), 0.0)
     may_write.set()
     while not opened.ledger.is_settled(0) or not opened.ledger.is_settled(1):
@@ -251,10 +280,14 @@ def test_solver_settings_are_bounded(open_series: SeriesSession) -> None:
     assert not open_series.knows_solver("00")
     for index in range(40):
         open_series.learn_solvers({f"{index:02x}": {"denoiser": "tv"}})
-    assert [index for index in range(40) if open_series.knows_solver(f"{index:02x}")] == list(range(8, 40))
+    assert [index for index in range(40) if open_series.knows_solver(f"{index:02x}")] == list(
+        range(8, 40)
+    )
 
 
-def test_duplicate_reconstruction_is_acknowledged_to_all_senders(open_series: SeriesSession, series: Series) -> None:
+def test_duplicate_reconstruction_is_acknowledged_to_all_senders(
+    open_series: SeriesSession, series: Series
+) -> None:
     message = series.reconstruction(0, redelivered=0)
     assert not open_series.receive(b"first", message, 0.0)
     assert not open_series.receive(b"second", message, 0.0)

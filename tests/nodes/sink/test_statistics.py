@@ -19,7 +19,11 @@ MS = 1_000_000
 
 
 def reconstruction(
-    seq: int, psnr_db: float | None = 30.0, *, start: Start = Start.COLD, node: str = "reconstruct-0"
+    seq: int,
+    psnr_db: float | None = 30.0,
+    *,
+    start: Start = Start.COLD,
+    node: str = "reconstruct-0",
 ) -> Reconstruction:
     report = SolveReport(
         iterations=10 + seq,
@@ -64,7 +68,9 @@ def test_stage_is_the_time_between_two_stamps() -> None:
 
 
 def test_summary_has_quality_and_iterations() -> None:
-    book = book_of(reconstruction(1, 28.0), reconstruction(0, 32.0, start=Start.WARM, node="reconstruct-1"))
+    book = book_of(
+        reconstruction(1, 28.0), reconstruction(0, 32.0, start=Start.WARM, node="reconstruct-1")
+    )
     summary = book.summary({"python": "3"}, Counter(crc=2), {"enabled": False})
     assert summary["psnr_db"]["mean"] == 30.0
     assert summary["psnr_db"]["min"] == 28.0
@@ -86,23 +92,44 @@ def test_summary_without_truth_or_snapshots_has_no_psnr() -> None:
 
 
 def test_redelivered_snapshot_counts_once() -> None:
-    assert book_of(replace(reconstruction(0), redelivered=2), reconstruction(1)).ledger.redelivered == 1
+    assert (
+        book_of(replace(reconstruction(0), redelivered=2), reconstruction(1)).ledger.redelivered
+        == 1
+    )
 
 
 def test_open_ledger_is_stated_in_the_result() -> None:
     book = book_of(reconstruction(0))
     book.ledger.end(3)
-    words = "\n".join(result_lines({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0, "earlier": []}))
+    words = "\n".join(
+        result_lines(
+            {**book.summary({}, Counter(), {"enabled": False}), "restarts": 0, "earlier": []}
+        )
+    )
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
 
 
 def test_times_of_other_hosts_are_corrected_to_the_sink_clock() -> None:
     """A host whose clock is an hour behind makes no latency an hour longer."""
     hour = 3_600_000_000_000
-    true = StageTimes(hour, hour + 1_000_000, hour + 3_000_000, hour + 4_000_000, hour + 9_000_000, hour + 10_000_000)
+    true = StageTimes(
+        hour,
+        hour + 1_000_000,
+        hour + 3_000_000,
+        hour + 4_000_000,
+        hour + 9_000_000,
+        hour + 10_000_000,
+    )
     result = replace(true, received_ns=3_000_000, started_ns=4_000_000, finished_ns=9_000_000)
     assert stage_seconds(result, 0, hour) == pytest.approx(
-        {"queue": 0.001, "transfer": 0.002, "wait": 0.001, "solve": 0.005, "deliver": 0.001, "total": 0.01}
+        {
+            "queue": 0.001,
+            "transfer": 0.002,
+            "wait": 0.001,
+            "solve": 0.005,
+            "deliver": 0.001,
+            "total": 0.01,
+        }
     )
     assert stage_seconds(result, 0, None) == pytest.approx(
         {"queue": 0.001, "wait": 0.001, "solve": 0.005, "total": 0.01}

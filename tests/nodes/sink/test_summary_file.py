@@ -1,4 +1,6 @@
-"""The summary file: its folder is created again, and its content is logged if it cannot be written."""
+"""The summary file: its folder is created again, and its content is logged if it cannot
+be written.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,12 @@ def test_restarted_sink_keeps_the_account_of_a_closed_series(
     monkeypatch.setenv(PARENT_VARIABLE, "1")
     rig = load_rig(write_rig(tmp_path, {"policy": {"spool": str(tmp_path)}}))
     LedgerFile.of(rig).write(SavedLedger("run-1", recording=True, ledger=Ledger().state()))
-    account = {"series": "run-1", "ended": "finished", "ledger": {"closed": closed}, "recording": {}}
+    account = {
+        "series": "run-1",
+        "ended": "finished",
+        "ledger": {"closed": closed},
+        "recording": {},
+    }
     write_summary(tmp_path / "summary.json", {**account, "earlier": []})
     sink = SinkNode(rig, StopRequest(), summary=tmp_path / "summary.json")
     sink._close()

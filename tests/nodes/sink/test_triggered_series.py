@@ -30,12 +30,20 @@ START_NS = 1_700_000_000_000_000_000
 
 
 def rig(folder: Path, **record: object) -> Rig:
-    section = {"mode": "triggered", "before_s": 0.03, "after_s": 0.02, "folder": str(folder), "min_free_mib": 0}
+    section = {
+        "mode": "triggered",
+        "before_s": 0.03,
+        "after_s": 0.02,
+        "folder": str(folder),
+        "min_free_mib": 0,
+    }
     return Rig.model_validate({"record": section | record})
 
 
 class Nodes:
-    """The other nodes: they keep each message until it is acknowledged, and send it again to a restarted sink."""
+    """The other nodes: they keep each message until it is acknowledged, and send it again to a
+    restarted sink.
+    """
 
     def __init__(self, folder: Path, **record: object) -> None:
         self.series: Series = make_series()
@@ -52,7 +60,9 @@ class Nodes:
     def start(self) -> None:
         """Start the sink, and send everything that it has not acknowledged."""
         callbacks = Callbacks(show=lambda reconstruction: self.shown.append(reconstruction.id.seq))
-        self.sink = SeriesSession.open(self.series.info, self.series.calibration, self._rig, callbacks, self._file)
+        self.sink = SeriesSession.open(
+            self.series.info, self.series.calibration, self._rig, callbacks, self._file
+        )
         self.sink.checkpoint()  # as the node does twice a second
         for message in list(self.unsafe.values()):
             self.send(message)
@@ -64,7 +74,9 @@ class Nodes:
             self._acknowledged(key)
 
     def expose(self, seq: int, step_ms: int, delivery: str) -> None:
-        """Take a snapshot; its video comes before or after its raw counts, three snapshots later, or not at all."""
+        """Take a snapshot; its video comes before or after its raw counts, three snapshots later,
+        or not at all.
+        """
         self.now_ns += step_ms * MS
         self.times[seq] = self.now_ns
         if delivery == "early":
@@ -100,7 +112,8 @@ class Nodes:
             self.solve(accepted.seq)
 
     def kill(self, *, before_saving: bool, unwritten: bool) -> None:
-        """End the sink; perhaps before it has noted its writes, at the latest before it acknowledges them.
+        """End the sink; perhaps before it has noted its writes, at the latest before it
+        acknowledges them.
 
         ``unwritten`` forgets the queue of the recorder.
         """
@@ -137,12 +150,20 @@ def assert_kept_once(nodes: Nodes, folder: Path) -> set[int]:
         for seq in stored:
             np.testing.assert_array_equal(recording.raw_of(seq), nodes.series.counts(seq))
         outcomes = dict(
-            zip((recording.first_seq + row for row in range(10**6)), recording.rows["outcome"], strict=False)
+            zip(
+                (recording.first_seq + row for row in range(10**6)),
+                recording.rows["outcome"],
+                strict=False,
+            )
         )
-        assert all(outcomes[seq] == (4 if seq not in covered else outcomes[seq]) for seq in nodes.times)
+        assert all(
+            outcomes[seq] == (4 if seq not in covered else outcomes[seq]) for seq in nodes.times
+        )
         assert [event.number for event in recording.events] == [event.number for event in events]
         for event in events:
-            assert recording.seqs_of_event(event.number) == [s for s in sorted(covered) if event.covers(nodes.times[s])]
+            assert recording.seqs_of_event(event.number) == [
+                s for s in sorted(covered) if event.covers(nodes.times[s])
+            ]
     counts = nodes.sink.ledger.counts()
     assert counts["not_kept"] == len(nodes.times) - len(covered)
     assert counts["reconstructed"] + counts["raw_only"] == len(covered)
@@ -179,7 +200,9 @@ def test_any_events_and_deaths_keep_each_covered_snapshot_once(
         assert_kept_once(nodes, folder)
         # A sink that dies shows no more what waits for earlier snapshots.
         if not kept_only and all("die" not in what for _, _, what in steps):
-            assert nodes.shown == [seq for seq, (_, delivery, _) in enumerate(steps) if delivery != "none"]
+            assert nodes.shown == [
+                seq for seq, (_, delivery, _) in enumerate(steps) if delivery != "none"
+            ]
 
 
 @pytest.mark.parametrize("delivery", ["later", "none"])
@@ -211,7 +234,9 @@ def test_video_from_before_the_event_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_snapshot_kept_at_the_end_without_a_node_is_raw_only(tmp_path: Path, *, is_confirmed: bool) -> None:
+def test_snapshot_kept_at_the_end_without_a_node_is_raw_only(
+    tmp_path: Path, *, is_confirmed: bool
+) -> None:
     nodes = Nodes(tmp_path, reconstruct="kept", trigger=["brightness > -1"])
     nodes.solves_kept = False
     nodes.expose(0, 10, "")
@@ -223,7 +248,14 @@ def test_snapshot_kept_at_the_end_without_a_node_is_raw_only(tmp_path: Path, *, 
 
 # The noise of these small snapshots exceeds a fixed scene's: their blocks change by a hundredth.
 @pytest.mark.parametrize(
-    "condition", ["motion > 0.2", "brightness > 0.9", "saturated > 0.9", "chunk_Line > 0", "residual > 0.1, at most 1"]
+    "condition",
+    [
+        "motion > 0.2",
+        "brightness > 0.9",
+        "saturated > 0.9",
+        "chunk_Line > 0",
+        "residual > 0.1, at most 1",
+    ],
 )
 def test_condition_on_a_snapshot_triggers(tmp_path: Path, condition: str) -> None:
     nodes = Nodes(tmp_path, trigger=[condition])

@@ -1,4 +1,6 @@
-"""The correlated data step of the first iterations: better where something moves, unchanged where nothing does."""
+"""The correlated data step of the first iterations: better where something moves, unchanged where
+nothing does.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,7 @@ def test_correlated_residual_keeps_static_scene(options: dict[str, object]) -> N
 def test_still_image_start_gives_the_papers_algorithm() -> None:
     fast = film("fast", mask="random")
     results = [
-        solved(fast, dataclasses.replace(how, linear_start=False, weigh_noise=False), 4)[0] for how in (DEFAULT, PAPER)
+        solved(fast, dataclasses.replace(how, linear_start=False, weigh_noise=False), 4)[0]
+        for how in (DEFAULT, PAPER)
     ]
     assert np.array_equal(*results)

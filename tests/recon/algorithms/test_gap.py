@@ -49,20 +49,28 @@ def test_iteration_equals_matrix_equations(relaxation: float) -> None:
         expected.append(v.view(3, 2, 4))
 
     start = cold_start(y, phi, inverse_gram(gram_diag(phi)))
-    iterates = gap(start, Problem(y, phi, inverse_gram(gram_diag(phi)), (shrink,), relaxation=relaxation), sigmas)
+    iterates = gap(
+        start,
+        Problem(y, phi, inverse_gram(gram_diag(phi)), (shrink,), relaxation=relaxation),
+        sigmas,
+    )
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
 
 def test_correlated_residual_equals_matrix_equations() -> None:
-    """With matrices: a covariance in the place of the identity, for a share of each pixel, in two of four."""
+    """With matrices: a covariance in the place of the identity, for a share of each pixel, in two
+    of four.
+    """
     phi, _, y = _problem(3, 2, 4)
     matrix = torch.cat([torch.diag(mask.flatten()) for mask in phi], dim=1)
     root = torch.rand(24, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     measured = torch.ones(2, 4, dtype=torch.float64)
     measured[1, 2] = 0.0
     seen = measured.flatten()
-    inverse = torch.linalg.pinv(torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen))
+    inverse = torch.linalg.pinv(
+        torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen)
+    )
     where = torch.rand(2, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
     def posterior_mean(residual: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -83,7 +91,9 @@ def test_correlated_residual_equals_matrix_equations() -> None:
         expected.append(v.view(3, 2, 4))
     correlated = CorrelatedResidual(posterior_mean, where, 2)
     sigmas = [0.3, 0.2, 0.1, 0.05]
-    iterates = gap(start, Problem(y, phi, r_inv, (shrink,), relaxation=1.0, correlated=correlated), sigmas)
+    iterates = gap(
+        start, Problem(y, phi, r_inv, (shrink,), relaxation=1.0, correlated=correlated), sigmas
+    )
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -194,7 +204,9 @@ SIGMAS_TV = [0.15 * 0.8**k for k in range(8)]
 def test_still_image_start_beats_the_published_one() -> None:
     generator = torch.Generator().manual_seed(1)
     rows, columns = torch.meshgrid(torch.arange(48.0), torch.arange(48.0), indexing="ij")
-    truth = torch.stack([0.5 + 0.4 * torch.sin((columns + 0.5 * b) / 5) * torch.cos(rows / 6) for b in range(6)])
+    truth = torch.stack(
+        [0.5 + 0.4 * torch.sin((columns + 0.5 * b) / 5) * torch.cos(rows / 6) for b in range(6)]
+    )
     phi = (torch.rand(6, 48, 48, generator=generator) < 0.5).float()
     y = forward(phi, truth)
     r_inv = inverse_gram(gram_diag(phi))

@@ -14,7 +14,13 @@ from sci_stream.errors import CalibrationError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import Problem, cold_start, data_weight, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import (
+    Problem,
+    cold_start,
+    data_weight,
+    gap,
+    noise_variance_ratio,
+)
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -39,7 +45,11 @@ def problem() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     phi = 0.05 + 0.95 * torch.rand(SHAPE, generator=generator, dtype=torch.float64)
     noise = 0.02 * torch.rand(SHAPE[1:], generator=generator, dtype=torch.float64)
     y = forward(phi, torch.rand(SHAPE, generator=generator, dtype=torch.float64))
-    return phi, y + noise.sqrt() * torch.randn(y.shape, generator=generator, dtype=torch.float64), noise
+    return (
+        phi,
+        y + noise.sqrt() * torch.randn(y.shape, generator=generator, dtype=torch.float64),
+        noise,
+    )
 
 
 def as_matrix(phi: torch.Tensor) -> torch.Tensor:
@@ -55,7 +65,8 @@ def test_gap_with_noise_is_the_linear_mmse_step(
     v = cold_start(y, phi, inverse_gram(gram_diag(phi))).flatten()
     gathered, expected = torch.zeros_like(y).flatten(), []
     for sigma in SIGMAS:
-        # x is normal around v with the variance 2σ², y − Φx with that of the noise: their product has its peak at this.
+        # x is normal around v with the variance 2σ², y − Φx with that of the noise: their product
+        # has its peak at this.
         error = 2 * sigma**2 * (matrix @ matrix.T)
         gain = error @ torch.linalg.inv(error + covariance)
         gathered = gain @ (gathered + 1.5 * (y.flatten() - matrix @ v))
@@ -65,13 +76,22 @@ def test_gap_with_noise_is_the_linear_mmse_step(
         expected.append(v.view(SHAPE))
 
     r_inv = inverse_gram(gram_diag(phi))
-    known = Problem(y, phi, r_inv, (shrink,), relaxation=1.5, noise_ratio=noise_variance_ratio(noise, r_inv, None))
+    known = Problem(
+        y,
+        phi,
+        r_inv,
+        (shrink,),
+        relaxation=1.5,
+        noise_ratio=noise_variance_ratio(noise, r_inv, None),
+    )
     iterates = gap(cold_start(y, phi, r_inv), known, SIGMAS)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
 
-def test_zero_noise_changes_nothing(problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+def test_zero_noise_changes_nothing(
+    problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> None:
     phi, y, noise = problem
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
@@ -109,8 +129,12 @@ def test_calibration_gives_noise_variance() -> None:
     assert calibration.noise is not None
     for brightness in (0.01, 0.2, 1.0):
         y = 2.0 * brightness
-        measured = calibration.measurement(sensor.convert(np.full(calibration.shape, y, np.float32), 3))
-        assert measured.var() == pytest.approx(calibration.noise[0] + calibration.noise[1] * y, rel=0.04)
+        measured = calibration.measurement(
+            sensor.convert(np.full(calibration.shape, y, np.float32), 3)
+        )
+        assert measured.var() == pytest.approx(
+            calibration.noise[0] + calibration.noise[1] * y, rel=0.04
+        )
 
 
 def test_noise_enters_the_hash_and_invalid_noise_is_refused() -> None:
@@ -125,7 +149,11 @@ def test_noise_enters_the_hash_and_invalid_noise_is_refused() -> None:
     assert len({unknown.hash, *(calibration.hash for calibration in known)}) == 4
     assert known[0].noise == (1.0, 0.0)
     assert known[2].noise == (0.0, 0.5)
-    impossible: list[dict[str, Any]] = [{"read_noise_dn": -1.0}, {"read_noise_dn": np.nan}, {"gain_e_per_dn": 0.0}]
+    impossible: list[dict[str, Any]] = [
+        {"read_noise_dn": -1.0},
+        {"read_noise_dn": np.nan},
+        {"gain_e_per_dn": 0.0},
+    ]
     for wrong in impossible:
         with pytest.raises(CalibrationError, match=next(iter(wrong))):
             Calibration(phi, **wrong)
@@ -146,7 +174,9 @@ def test_noisy_snapshot_improves_with_known_or_estimated_noise(
     def quality_db(calibration: Calibration, *, weigh: bool) -> float:
         clean = expose(calibration, truth)
         snapshot = dataclasses.replace(clean, counts=clean.counts + noise)
-        engine = Engine(calibration, TvDenoiser(), CPU, dataclasses.replace(settings, weigh_noise=weigh))
+        engine = Engine(
+            calibration, TvDenoiser(), CPU, dataclasses.replace(settings, weigh_noise=weigh)
+        )
         quality = engine.reconstruct(snapshot)[1].psnr_db
         assert quality is not None
         return quality

@@ -1,4 +1,6 @@
-"""Local noise levels: each pixel is denoised by the estimated error of the start, with priors that accept a σ map."""
+"""Local noise levels: each pixel is denoised by the estimated error of the start, with priors that
+accept a σ map.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def filmed(bayer: BayerPhase | None = None) -> tuple[Calibration, Snapshot]:
     return calibration, snapshot
 
 
-def solved(denoiser: str, *, bayer: BayerPhase | None = None, **how: bool) -> tuple[np.ndarray, float]:
+def solved(
+    denoiser: str, *, bayer: BayerPhase | None = None, **how: bool
+) -> tuple[np.ndarray, float]:
     calibration, snapshot = filmed(bayer)
     settings = dataclasses.replace(default_settings(CPU, denoiser), **how)
     engine = Engine(calibration, make_denoiser(denoiser, CPU), CPU, settings)
@@ -59,7 +63,9 @@ def test_small_moving_object_before_static_scene_improves(bayer: BayerPhase | No
     assert local > even + 0.1
 
 
-@pytest.mark.parametrize(("denoiser", "how"), [("tv", {}), ("ffdnet-lite", {"linear_start": False})])
+@pytest.mark.parametrize(
+    ("denoiser", "how"), [("tv", {}), ("ffdnet-lite", {"linear_start": False})]
+)
 def test_level_without_local_errors_is_uniform(denoiser: str, how: dict[str, bool]) -> None:
     local, even = (solved(denoiser, local_sigma=setting, **how)[0] for setting in (True, False))
     assert np.array_equal(local, even)

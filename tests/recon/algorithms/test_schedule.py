@@ -25,10 +25,14 @@ def test_levels_fall_from_first_to_last(a: float, b: float, n: int) -> None:
 
 
 def test_levels_fall_by_constant_factor() -> None:
-    assert [b / a for a, b in itertools.pairwise(sigma_levels(0.2, 0.02, 11))] == pytest.approx([0.1 ** (1 / 10)] * 10)
+    assert [b / a for a, b in itertools.pairwise(sigma_levels(0.2, 0.02, 11))] == pytest.approx(
+        [0.1 ** (1 / 10)] * 10
+    )
 
 
 def test_levels_on_the_device_are_those_of_numbers() -> None:
     first, last = (torch.tensor(level, dtype=torch.float64) for level in (0.2, 0.02))
     on_device = sigma_levels(first, last, 11)
-    assert [float(sigma) for sigma in on_device] == pytest.approx(sigma_levels(0.2, 0.02, 11), rel=1e-15)
+    assert [float(sigma) for sigma in on_device] == pytest.approx(
+        sigma_levels(0.2, 0.02, 11), rel=1e-15
+    )

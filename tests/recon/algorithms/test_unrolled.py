@@ -23,7 +23,13 @@ from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Coded, UnrolledSo
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.denoisers.weights import STAGE_INPUTS, STAGE_OUTPUTS, UNROLLED_LAYOUT, Stage, load_unrolled
+from sci_stream.recon.denoisers.weights import (
+    STAGE_INPUTS,
+    STAGE_OUTPUTS,
+    UNROLLED_LAYOUT,
+    Stage,
+    load_unrolled,
+)
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import coded
 from sci_stream.recon.settings import default_settings
@@ -70,34 +76,56 @@ def weights(tmp_path: Path) -> Path:
     return path
 
 
-def _calibration(n_frames: int, height: int, width: int, bayer: BayerPhase | None = None) -> Calibration:
+def _calibration(
+    n_frames: int, height: int, width: int, bayer: BayerPhase | None = None
+) -> Calibration:
     masks = np.random.default_rng(0).random((n_frames, height, width), np.float32)
     return Calibration(phi=masks, bayer=bayer)
 
 
 def _scene(n_frames: int, height: int, width: int) -> np.ndarray:
     rows, columns = np.mgrid[:height, :width]
-    return np.stack([0.5 + 0.3 * np.sin((columns - b) / 3) * np.cos(rows / 4) for b in range(n_frames)])
+    return np.stack(
+        [0.5 + 0.3 * np.sin((columns - b) / 3) * np.cos(rows / 4) for b in range(n_frames)]
+    )
 
 
-def _engine(calibration: Calibration, weights: Path, precision: Precision = Precision.FLOAT32) -> Engine:
+def _engine(
+    calibration: Calibration, weights: Path, precision: Precision = Precision.FLOAT32
+) -> Engine:
     prior = named_prior("unrolled", CPU, weights, precision)
-    return Engine(calibration, prior, CPU, dataclasses.replace(default_settings(CPU, "unrolled"), warm_start=True))
+    return Engine(
+        calibration,
+        prior,
+        CPU,
+        dataclasses.replace(default_settings(CPU, "unrolled"), warm_start=True),
+    )
 
 
 @pytest.mark.parametrize(
     ("n_frames", "height", "width", "bayer"),
-    [(1, 20, 22, None), (2, 16, 16, None), (50, 15, 7, None), (5, 33, 21, None), (3, 24, 26, BayerPhase.GRBG)],
+    [
+        (1, 20, 22, None),
+        (2, 16, 16, None),
+        (50, 15, 7, None),
+        (5, 33, 21, None),
+        (3, 24, 26, BayerPhase.GRBG),
+    ],
 )
 def test_stages_are_the_last_iterations_of_a_solve(
     weights: Path, n_frames: int, height: int, width: int, bayer: BayerPhase | None
 ) -> None:
     calibration = _calibration(n_frames, height, width, bayer)
     y = (calibration.phi * _scene(n_frames, height, width)).sum(0)
-    engine, snapshot = _engine(calibration, weights), calibration.snapshot("s", 0, np.asarray(y, np.float32))
+    engine, snapshot = (
+        _engine(calibration, weights),
+        calibration.snapshot("s", 0, np.asarray(y, np.float32)),
+    )
     after_each: list[torch.Tensor] = []
     all_stages = LEAST_BEFORE + NUMBER
-    video, report = engine.reconstruct(snapshot, all_stages, watch=lambda estimate: after_each.append(estimate.clone()))
+    video, report = engine.reconstruct(
+        snapshot, all_stages, watch=lambda estimate: after_each.append(estimate.clone())
+    )
     assert report.iterations == len(after_each) == all_stages
     assert report.residual < 0.05
     assert report.noise is not None
@@ -106,7 +134,10 @@ def test_stages_are_the_last_iterations_of_a_solve(
         measurement = frames.prepare(torch.from_numpy(calibration.measurement(snapshot.counts)))
         start = frames.initialize(measurement)
         before = [*frames.solve(measurement, start, LEAST_BEFORE)]
-        expected = [*before, *estimates(coded(measurement, start, before[-1]), random_stages(), torch.float32)]
+        expected = [
+            *before,
+            *estimates(coded(measurement, start, before[-1]), random_stages(), torch.float32),
+        ]
     for result, of_iteration in zip(after_each, expected, strict=True):
         torch.testing.assert_close(result, engine._masks.merged(of_iteration))
     np.testing.assert_array_equal(video, after_each[-1].numpy())
@@ -114,15 +145,21 @@ def test_stages_are_the_last_iterations_of_a_solve(
 
 def test_solve_of_few_iterations_has_few_stages_or_none(weights: Path) -> None:
     calibration = _calibration(4, 16, 16)
-    snapshot = calibration.snapshot("s", 0, np.asarray((calibration.phi * _scene(4, 16, 16)).sum(0), np.float32))
+    snapshot = calibration.snapshot(
+        "s", 0, np.asarray((calibration.phi * _scene(4, 16, 16)).sum(0), np.float32)
+    )
     engine = _engine(calibration, weights)
     frames = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, engine.settings)
     video, report = engine.reconstruct(snapshot, LEAST_BEFORE)
     assert (report.iterations, report.budget_limited) == (LEAST_BEFORE, True)
     np.testing.assert_array_equal(video, frames.reconstruct(snapshot, LEAST_BEFORE)[0])
     each: list[torch.Tensor] = []
-    engine.reconstruct(snapshot, LEAST_BEFORE + NUMBER, watch=lambda estimate: each.append(estimate.clone()))
-    np.testing.assert_array_equal(engine.reconstruct(snapshot, LEAST_BEFORE + 1)[0], each[LEAST_BEFORE].numpy())
+    engine.reconstruct(
+        snapshot, LEAST_BEFORE + NUMBER, watch=lambda estimate: each.append(estimate.clone())
+    )
+    np.testing.assert_array_equal(
+        engine.reconstruct(snapshot, LEAST_BEFORE + 1)[0], each[LEAST_BEFORE].numpy()
+    )
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
@@ -132,7 +169,8 @@ def test_chunks_of_frames_change_nothing(at_once: int) -> None:
     phi, start = torch.rand((2, 2, 8, 12, 14), generator=generator)
     problem = Coded(y, phi, 1 / phi.square().sum(1), 0.01 * y, 0.1 * error, still, start)
     whole, parts = (
-        [*estimates(problem, random_stages(), torch.float32, pixels)] for pixels in (None, at_once * y.numel())
+        [*estimates(problem, random_stages(), torch.float32, pixels)]
+        for pixels in (None, at_once * y.numel())
     )
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b)
@@ -141,7 +179,9 @@ def test_chunks_of_frames_change_nothing(at_once: int) -> None:
 def test_memory_is_reduced_down_to_single_frames(weights: Path) -> None:
     calibration = _calibration(6, 32, 32)
     engine = _engine(calibration, weights)
-    snapshot = calibration.snapshot("s", 0, np.asarray((calibration.phi * _scene(6, 32, 32)).sum(0), np.float32))
+    snapshot = calibration.snapshot(
+        "s", 0, np.asarray((calibration.phi * _scene(6, 32, 32)).sum(0), np.float32)
+    )
     video, _ = engine.reconstruct(snapshot)
     while engine.reduce_memory():
         pass
@@ -152,12 +192,19 @@ def test_memory_is_reduced_down_to_single_frames(weights: Path) -> None:
 
 def test_convolutions_in_16_bits_differ_little(weights: Path) -> None:
     calibration = _calibration(4, 32, 32)
-    snapshot = calibration.snapshot("s", 0, np.asarray((calibration.phi * _scene(4, 32, 32)).sum(0), np.float32))
-    exact, half = (_engine(calibration, weights, how).reconstruct(snapshot)[0] for how in ("float32", Precision.HALF))
+    snapshot = calibration.snapshot(
+        "s", 0, np.asarray((calibration.phi * _scene(4, 32, 32)).sum(0), np.float32)
+    )
+    exact, half = (
+        _engine(calibration, weights, how).reconstruct(snapshot)[0]
+        for how in ("float32", Precision.HALF)
+    )
     assert 0 < np.abs(exact - half).max() < 0.02
 
 
-def test_costs_of_solves_are_known_with_and_without_stages(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_solves_are_known_with_and_without_stages(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = _engine(_calibration(4, 16, 16), weights)
     all_stages = LEAST_BEFORE + NUMBER
     solved: list[int] = []
@@ -169,7 +216,14 @@ def test_costs_of_solves_are_known_with_and_without_stages(weights: Path, monkey
 
     monkeypatch.setattr(engine, "solve", count)
     costs = engine.warm_up()
-    assert solved == [4, 4, LEAST_BEFORE, LEAST_BEFORE, all_stages, all_stages]  # a second time warm
+    assert solved == [
+        4,
+        4,
+        LEAST_BEFORE,
+        LEAST_BEFORE,
+        all_stages,
+        all_stages,
+    ]  # a second time warm
     idle = costs._idle
     further = (idle[LEAST_BEFORE] - idle[4]) / (LEAST_BEFORE - 4) * (15 - all_stages)
     assert idle[15] == pytest.approx(idle[all_stages] + max(further, 0))
@@ -211,7 +265,9 @@ def test_weights_and_names_of_other_networks_are_refused(weights: Path) -> None:
 def test_written_weights_are_read_back(weights: Path) -> None:
     for stage, read in zip(random_stages(), load_unrolled(weights), strict=True):
         for a, b in zip(
-            (*stage.kernels, *stage.biases, stage.step), (*read.kernels, *read.biases, read.step), strict=True
+            (*stage.kernels, *stage.biases, stage.step),
+            (*read.kernels, *read.biases, read.step),
+            strict=True,
         ):
             torch.testing.assert_close(a, b)
 

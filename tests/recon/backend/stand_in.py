@@ -1,8 +1,9 @@
 """A substitute for a GPU that counts kernel launches, waits and recordings.
 
-A CPU does the work, with the very code that runs on a GPU. Each operation of torch that computes counts as a launch,
-and each that makes the host wait for a value as a wait; the replay of a recording is one launch, whatever it holds.
-Work that waits cannot be recorded, as on a GPU, where torch finds that itself (`torch.cuda.set_sync_debug_mode`).
+A CPU does the work, with the very code that runs on a GPU. Each operation of torch that computes
+counts as a launch, and each that makes the host wait for a value as a wait; the replay of a
+recording is one launch, whatever it holds. Work that waits cannot be recorded, as on a GPU, where
+torch finds that itself (`torch.cuda.set_sync_debug_mode`).
 """
 
 from __future__ import annotations
@@ -18,25 +19,45 @@ from torch.utils._pytree import tree_leaves
 
 from sci_stream.recon.backend.cuda_graph import Replay
 
-# Operations that make the host wait for a value on the device, or that bring values from the host to the device. In
-# inference mode torch passes many on before it takes them apart: `item` as well as `_local_scalar_dense`.
+# Operations that make the host wait for a value on the device, or that bring values from the host
+# to the device. In inference mode torch passes many on before it takes them apart: `item` as well
+# as `_local_scalar_dense`.
 _WAITS = {
-    **dict.fromkeys(("item", "_local_scalar_dense", "is_nonzero"), "a value is read back (item, float, bool, tolist)"),
+    **dict.fromkeys(
+        ("item", "_local_scalar_dense", "is_nonzero"),
+        "a value is read back (item, float, bool, tolist)",
+    ),
     **dict.fromkeys(("equal", "allclose"), "tensors are compared by the host"),
     **dict.fromkeys(
-        ("nonzero", "masked_select", "bincount", "histc", "_unique2", "unique_dim", "unique_consecutive"),
+        (
+            "nonzero",
+            "masked_select",
+            "bincount",
+            "histc",
+            "_unique2",
+            "unique_dim",
+            "unique_consecutive",
+        ),
         "the size of the result, or of its steps, depends on values",
     ),
     "lift_fresh": "a tensor is made of numbers of the host",
 }
-# Of linear algebra all but these: its libraries check their results on the host, or cannot be captured (cuSOLVER).
-_LINEAR_ALGEBRA = re.compile(r"(_?linalg_(?!vector_norm|vecdot|matrix_norm|cross)\w+|cholesky\w*|inverse|lu_solve|svd)")
-# Copies, which also wait for a single number of the other device; elsewhere one is an argument of the kernel.
-_COPIES = frozenset({"to", "_to_copy", "copy", "copy_", "type_as", "where", "cpu", "cuda", "pin_memory"})
+# Of linear algebra all but these: its libraries check their results on the host, or cannot be
+# captured (cuSOLVER).
+_LINEAR_ALGEBRA = re.compile(
+    r"(_?linalg_(?!vector_norm|vecdot|matrix_norm|cross)\w+|cholesky\w*|inverse|lu_solve|svd)"
+)
+# Copies, which also wait for a single number of the other device; elsewhere one is an argument of
+# the kernel.
+_COPIES = frozenset(
+    {"to", "_to_copy", "copy", "copy_", "type_as", "where", "cpu", "cuda", "pin_memory"}
+)
 
 
 def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return why an operation of torch makes the host wait or takes data from it; empty if it does neither."""
+    """Return why an operation of torch makes the host wait or takes data from it; empty if it does
+    neither.
+    """
     leaves = tree_leaves((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
@@ -50,7 +71,10 @@ def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         or (name == "repeat_interleave" and overload != "self_int")
     )
     if by_value:
-        return "the size of the result depends on values (an index of booleans, where, repeat_interleave)"
+        return (
+            "the size of the result depends on values (an index of booleans, where, "
+            "repeat_interleave)"
+        )
     copies = name in _COPIES
     devices = {tensor.device.type for tensor in tensors if tensor.ndim > 0 or copies}
     if copies:
@@ -62,7 +86,11 @@ class NoWaits(TorchDispatchMode):
     """Raises on work that a graph cannot hold."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if why := wait_of(func, args, kwargs or {}):
             raise RuntimeError(f"{func}: {why}")
@@ -77,7 +105,11 @@ class _Lists(TorchFunctionMode):
         self._waits = waits
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name in {"tolist", "cpu", "numpy", "__array__"} and (args[0].ndim or name == "cpu"):
@@ -123,11 +155,17 @@ class Device(TorchDispatchMode):
         return replay
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         why = wait_of(func, args, kwargs or {})
-        uploads = "lift_fresh" in str(func) and given[0].ndim == 2  # an image by `Transfers.upload`: nothing waits
+        uploads = (
+            "lift_fresh" in str(func) and given[0].ndim == 2
+        )  # an image by `Transfers.upload`: nothing waits
         if why and not uploads:
             self.waits.append(f"{func}: {why}")
         elif not func.is_view and "empty" not in str(func):

@@ -1,6 +1,7 @@
 """Recorded work, replayed from fixed memory, equals the work itself.
 
-Without a GPU the recorder stands in for the graph: it does the recorded work again, on the same fixed tensors.
+Without a GPU the recorder stands in for the graph: it does the recorded work again, on the same
+fixed tensors.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def solver(
         {"correlated": CorrelatedResidual(spread_evenly, torch.full((2, 18, 15), 0.3), 3)},
     ],
 )
-def test_recorded_solve_equals_the_plain_one(make: Callable[[], RecordableDenoiser], how: dict[str, Any]) -> None:
+def test_recorded_solve_equals_the_plain_one(
+    make: Callable[[], RecordableDenoiser], how: dict[str, Any]
+) -> None:
     """One recording serves all snapshots and all levels."""
     graphs, solve = Graphs(by_hand), solver(make(), PHI, **how)
     for seed, first in enumerate((0.2, 0.1, 0.3)):
@@ -130,11 +133,16 @@ def test_recording_holds_what_the_work_reads_from_outside() -> None:
     with OutsideTensors() as outside_tensors:
         made = outside * scale
         made.add_(outside[2:3]).mul_(torch.arange(8))
-    assert {tensor.data_ptr() for tensor in outside_tensors.held} == {outside.data_ptr(), scale.data_ptr()}
+    assert {tensor.data_ptr() for tensor in outside_tensors.held} == {
+        outside.data_ptr(),
+        scale.data_ptr(),
+    }
 
 
 def test_recording_holds_nothing_that_the_work_makes() -> None:
-    """A whole solve passes under it: with all that its layers make, 512×512×22 would take a hundred gigabytes."""
+    """A whole solve passes under it: with all that its layers make, 512×512×22 would take a hundred
+    gigabytes.
+    """
     outside = torch.rand(1000)
     with torch.inference_mode(), Tracker() as tracker, OutsideTensors():
         found = outside
@@ -201,7 +209,11 @@ def test_overwrite_copies_tensors_of_an_object_in_place() -> None:
     addresses = [tensor.data_ptr() for tensor in (held.own, held.parts[0], held.late)]
     overwrite(held, fresh)
     assert [tensor.data_ptr() for tensor in (held.own, held.parts[0], held.late)] == addresses
-    assert (held.own.tolist(), held.parts[0].tolist(), held.late.tolist()) == ([2.0, 2.0], [2.0], [3.0, 3.0])
+    assert (held.own.tolist(), held.parts[0].tolist(), held.late.tolist()) == (
+        [2.0, 2.0],
+        [2.0],
+        [3.0, 3.0],
+    )
 
 
 def test_unrecordable_work_is_done_stepwise_with_reason() -> None:
@@ -210,15 +222,22 @@ def test_unrecordable_work_is_done_stepwise_with_reason() -> None:
 
     graphs = Graphs(refuse)
     assert graphs.call("key", torch.neg, torch.ones(2)).tolist() == [-1.0, -1.0]
-    assert graphs.fault == "solves are not recorded: operation not permitted when stream is capturing"
+    assert (
+        graphs.fault == "solves are not recorded: operation not permitted when stream is capturing"
+    )
     assert len(graphs) == 0
 
 
 def test_noise_level_is_read_on_the_device() -> None:
     tensor = torch.tensor(0.5, dtype=torch.float64)
     assert torch.equal(on_device(tensor, torch.zeros(2)), torch.tensor(0.5))
-    assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
-    each = on_device(torch.rand(2, 1, 1), torch.empty(2, 4, 4, device="meta"))  # from the CPU, where a level is read
+    assert torch.equal(
+        on_device(0.25, torch.zeros(2, dtype=torch.float64)),
+        torch.tensor(0.25, dtype=torch.float64),
+    )
+    each = on_device(
+        torch.rand(2, 1, 1), torch.empty(2, 4, 4, device="meta")
+    )  # from the CPU, where a level is read
     assert (each.device.type, each.shape) == ("meta", (2, 1, 1))
 
 
@@ -229,9 +248,14 @@ def test_cuda_graph_replays_the_solve(precision: Precision) -> None:
     cuda = torch.device("cuda")
     with torch.inference_mode():
         for denoise in (TvDenoiser(), lite(cuda, precision)):
-            graphs, solve = Graphs(record_cuda_graph(cuda)), solver(denoise, PHI.to(cuda), relaxation=1.5)
+            graphs, solve = (
+                Graphs(record_cuda_graph(cuda)),
+                solver(denoise, PHI.to(cuda), relaxation=1.5),
+            )
             for seed in range(3):
                 y, sigma = measured(seed).to(cuda), torch.tensor(0.2 / (1 + seed), device=cuda)
-                torch.testing.assert_close(graphs.call("solve", solve, y, sigma), solve(y, sigma), rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(
+                    graphs.call("solve", solve, y, sigma), solve(y, sigma), rtol=1e-3, atol=1e-3
+                )
             assert graphs.fault == ""
             assert len(graphs) == 1

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError, DeviceError
-from sci_stream.recon.backend.device import describe_device, idle_cuda, is_large_gpu, pick_device, prepare_libraries
+from sci_stream.recon.backend.device import (
+    describe_device,
+    idle_cuda,
+    is_large_gpu,
+    pick_device,
+    prepare_libraries,
+)
 
 
 @pytest.fixture
@@ -21,7 +27,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (9, 0))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (9, 0)
+    )
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "compute_120"])
 
 
@@ -48,11 +56,15 @@ def test_missing_gpu_is_a_device_error(no_gpu: None) -> None:
 
 
 def test_gpu_number_out_of_range_lists_available_ones(two_gpus: None) -> None:
-    with pytest.raises(DeviceError, match=r"cuda:7 does not exist.*cuda:0 \(GPU 0\), cuda:1 \(GPU 1\)"):
+    with pytest.raises(
+        DeviceError, match=r"cuda:7 does not exist.*cuda:0 \(GPU 0\), cuda:1 \(GPU 1\)"
+    ):
         pick_device("cuda:7")
 
 
-def test_gpu_that_torch_has_no_kernels_for_is_a_device_error(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_that_torch_has_no_kernels_for_is_a_device_error(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
     with pytest.raises(DeviceError, match=r"compute capability 7\.5 or higher"):
         pick_device("auto")
@@ -64,7 +76,9 @@ def test_unknown_device_is_a_config_error(name: str) -> None:
         pick_device(name)
 
 
-def test_description_names_model_and_threads(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_description_names_model_and_threads(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA Test")
     assert describe_device(torch.device("cuda", 1)) == "NVIDIA Test (cuda:1)"
     assert describe_device(torch.device("cpu")).endswith("threads)") or torch.get_num_threads() == 1
@@ -97,7 +111,13 @@ def test_prepare_libraries_in_training_stays_reproducible() -> None:
 
 @pytest.mark.parametrize(
     ("multiprocessors", "capability", "large"),
-    [(132, (9, 0), True), (108, (8, 0), True), (80, (7, 0), True), (58, (8, 9), False), (128, (6, 1), False)],
+    [
+        (132, (9, 0), True),
+        (108, (8, 0), True),
+        (80, (7, 0), True),
+        (58, (8, 9), False),
+        (128, (6, 1), False),
+    ],
 )
 def test_is_large_gpu_needs_multiprocessors_and_matrix_units(
     multiprocessors: int, capability: tuple[int, int], large: bool, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +135,9 @@ def test_is_large_gpu_on_the_cpu_is_false() -> None:
 def test_unusable_driver_is_named_with_what_cuda_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "CUDA 13.0, which needs NVIDIA's driver R580 or newer, but no usable GPU" in idle_cuda("auto")
+    assert "CUDA 13.0, which needs NVIDIA's driver R580 or newer, but no usable GPU" in idle_cuda(
+        "auto"
+    )
     assert idle_cuda("cpu") == ""
     monkeypatch.setattr(torch.version, "cuda", None)
     assert idle_cuda("auto") == "", "a build for the CPU"

@@ -1,4 +1,7 @@
-"""Operations fused by torch's compiler, and what happens without one. Here it only traces; nothing is generated."""
+"""Operations fused by torch's compiler, and what happens without one.
+
+Here it only traces; nothing is generated.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def test_function_is_compiled_only_while_on() -> None:
 def test_missing_compiler_leaves_the_function_as_it_is() -> None:
     def compiler(_function: Callable[..., Any]) -> Callable[..., Any]:
         def broken(*_args: Any) -> Any:
-            raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+            raise RuntimeError(
+                "Failed to find C compiler.\nPlease specify via CC environment variable."
+            )
 
         return broken
 
@@ -71,14 +76,18 @@ def test_out_of_memory_is_no_fault_of_the_compiler() -> None:
 
 @pytest.mark.slow
 def test_stages_of_a_solve_are_traced_whole_and_give_the_same(
-    make_video: Callable[..., np.ndarray], make_calibration: Callable[..., Calibration], expose: Callable[..., Snapshot]
+    make_video: Callable[..., np.ndarray],
+    make_calibration: Callable[..., Calibration],
+    expose: Callable[..., Snapshot],
 ) -> None:
     """A break in the trace would leave the operations after it as they are."""
     calibration = make_calibration(4, 48, 56)
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True)
     compiler = functools.partial(torch.compile, dynamic=False, fullgraph=True, backend="eager")
     plain = Engine(calibration, TvDenoiser(1), CPU, settings)
-    fused = Engine(calibration, TvDenoiser(1), CPU, settings, recorder=Device().record, compiler=compiler)
+    fused = Engine(
+        calibration, TvDenoiser(1), CPU, settings, recorder=Device().record, compiler=compiler
+    )
     shots = [expose(calibration, make_video(4, 48, 56), seq=seq) for seq in range(2)]
     fused.reconstruct(shots[0])
     fused.forget()

@@ -10,7 +10,11 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.backend.half_precision import round_kernel, round_network, scale_to_exact_biases
+from sci_stream.recon.backend.half_precision import (
+    round_kernel,
+    round_network,
+    scale_to_exact_biases,
+)
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -18,7 +22,9 @@ HALVES = [torch.bfloat16, torch.float16]
 def _network(seed: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     channels = [5, 6, 8, 4]
-    kernels = [0.2 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels)]
+    kernels = [
+        0.2 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels)
+    ]
     biases = [torch.randn(o, generator=generator) for o in channels[1:]]
     biases[0][2] = 0.0
     return kernels, biases
@@ -39,7 +45,9 @@ def test_scaling_makes_biases_exact_and_keeps_the_network(dtype: torch.dtype, se
     for _, bias in layers[:-1]:
         torch.testing.assert_close(bias.to(dtype).double(), bias, rtol=1e-7, atol=0)
     h = torch.rand(1, 5, 7, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    before = [(kernel.double(), bias.double()) for kernel, bias in zip(kernels, biases, strict=True)]
+    before = [
+        (kernel.double(), bias.double()) for kernel, bias in zip(kernels, biases, strict=True)
+    ]
     torch.testing.assert_close(_run(h, layers), _run(h, before))
 
 
@@ -64,14 +72,26 @@ def test_rounding_is_more_accurate_than_plain_rounding(dtype: torch.dtype) -> No
     for seed in range(20):
         kernels, biases = _network(seed)
         smooth = torch.nn.functional.interpolate(
-            torch.rand(1, 5, 4, 4, generator=torch.Generator().manual_seed(seed)), size=(32, 32), mode="bicubic"
+            torch.rand(1, 5, 4, 4, generator=torch.Generator().manual_seed(seed)),
+            size=(32, 32),
+            mode="bicubic",
         ).double()
-        exact = _run(smooth, [(k.double(), b.double()) for k, b in zip(kernels, biases, strict=True)])
+        exact = _run(
+            smooth, [(k.double(), b.double()) for k, b in zip(kernels, biases, strict=True)]
+        )
         ours = _run(
-            smooth, [(k.double(), b.double()) for k, b in zip(*round_network(kernels, biases, dtype), strict=True)]
+            smooth,
+            [
+                (k.double(), b.double())
+                for k, b in zip(*round_network(kernels, biases, dtype), strict=True)
+            ],
         )
         plain = _run(
-            smooth, [(k.to(dtype).double(), b.to(dtype).double()) for k, b in zip(kernels, biases, strict=True)]
+            smooth,
+            [
+                (k.to(dtype).double(), b.to(dtype).double())
+                for k, b in zip(kernels, biases, strict=True)
+            ],
         )
         ratios.append(float((ours - exact).norm() / (plain - exact).norm()))
     assert sum(ratios) / len(ratios) < 0.7

@@ -1,4 +1,6 @@
-"""Device kernels and bytes of a warm snapshot, counted without a GPU on tensors that hold no values."""
+"""Device kernels and bytes of a warm snapshot, counted without a GPU on tensors that hold no
+values.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from sci_stream.recon.settings import default_settings
 
 SHAPE, ITERATIONS = (8, 256, 256), 8
 META = torch.device("meta")
-# Kernels of operations that take several; of all others one. Inverse real transforms copy their input, since cuFFT
-# overwrites it. On a GPU cuDNN's convolutions contain bias and ReLU, but for the last of a network.
+# Kernels of operations that take several; of all others one. Inverse real transforms copy their
+# input, since cuFFT overwrites it. On a GPU cuDNN's convolutions contain bias and ReLU, but for the
+# last of a network.
 _KERNELS = {"sort": 5, "_fft_r2c": 2, "_fft_c2r": 3}
 _NETWORK = 16
 # Operations without a kernel that are no views.
@@ -40,12 +43,23 @@ class Kernels(TorchDispatchMode):
         self.of = Counter[str]()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)]
-        if func.is_view or name in _FREE or name.startswith("empty") or all(not t.is_meta for t in tensors):
+        tensors = [
+            leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)
+        ]
+        if (
+            func.is_view
+            or name in _FREE
+            or name.startswith("empty")
+            or all(not t.is_meta for t in tensors)
+        ):
             return out
         self.of[name] += (kernels := _KERNELS.get(name, 1))
         self.count += kernels
@@ -56,7 +70,10 @@ class Kernels(TorchDispatchMode):
 def _bytes(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor that lie in memory: an expanded one has fewer."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return int(np.prod([size for size, stride in sizes if stride], dtype=np.int64)) * tensor.element_size()
+    return (
+        int(np.prod([size for size, stride in sizes if stride], dtype=np.int64))
+        * tensor.element_size()
+    )
 
 
 @pytest.fixture
@@ -76,9 +93,13 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @torch.no_grad()
 def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
-    """A graph hides the launches; the kernels still run one after the other, for at least a microsecond each."""
+    """A graph hides the launches; the kernels still run one after the other, for at least a
+    microsecond each.
+    """
     y = torch.empty(SHAPE[1:], device=META)
-    past = Past(torch.empty((1, *SHAPE), device=META), torch.empty((), dtype=torch.bool, device=META))
+    past = Past(
+        torch.empty((1, *SHAPE), device=META), torch.empty((), dtype=torch.bool, device=META)
+    )
     engine.initialize(engine.prepare(y), past)  # what follows from the masks is computed once
     counts: dict[str, Kernels] = {}
     with Kernels() as counts["noise"]:
@@ -93,7 +114,9 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
         next(iterates)
     with Kernels() as counts["projected"]:
         next(iterates)
-    found = {name: (kernels.count, kernels.bytes / np.prod(SHAPE)) for name, kernels in counts.items()}
+    found = {
+        name: (kernels.count, kernels.bytes / np.prod(SHAPE)) for name, kernels in counts.items()
+    }
     most = {
         "noise": (264, 160),
         "start": (756, 1150),

@@ -42,7 +42,10 @@ def snapshots(calibration: Calibration, expose: Expose, count: int = 4) -> list[
         frames = []
         for t in range(seq * SHAPE[0], (seq + 1) * SHAPE[0]):
             at = zip(*waves, strict=True)
-            image = sum(np.sin(a * (rows - 0.3 * t) + b * (columns + 0.4 * t) + phase) for (a, b), phase in at)
+            image = sum(
+                np.sin(a * (rows - 0.3 * t) + b * (columns + 0.4 * t) + phase)
+                for (a, b), phase in at
+            )
             frames.append(np.clip(0.5 + 0.25 * image, 0, 1))
         found.append(expose(calibration, np.stack(frames).astype(np.float32), seq=seq))
     return found
@@ -61,14 +64,24 @@ class TwoForms(TvDenoiser):
 def make_engine(
     calibration: Calibration, device: Device | None, *, prior: Denoiser | None = None, **how: Any
 ) -> Engine:
-    settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True, **how)
+    settings = dataclasses.replace(
+        default_settings(CPU, "tv"), iterations=6, warm_start=True, **how
+    )
     return Engine(
-        calibration, prior or TvDenoiser(1), CPU, settings, recorder=None if device is None else device.record
+        calibration,
+        prior or TvDenoiser(1),
+        CPU,
+        settings,
+        recorder=None if device is None else device.record,
     )
 
 
-def begun_as_one_launch(engine: Engine, device: Device, snapshot: Snapshot, iterations: int) -> AsyncSolve:
-    """Begin a recorded solve; assert that it launches hardly more than itself and waits for nothing."""
+def begun_as_one_launch(
+    engine: Engine, device: Device, snapshot: Snapshot, iterations: int
+) -> AsyncSolve:
+    """Begin a recorded solve; assert that it launches hardly more than itself and waits for
+    nothing.
+    """
     device.reset()
     with device:
         pending = engine.begin(snapshot, iterations)
@@ -90,17 +103,27 @@ def begun_as_one_launch(engine: Engine, device: Device, snapshot: Snapshot, iter
 def test_whole_solve_is_one_launch_and_waits_for_nothing(
     bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    """The device decides between a cold and a warm start and on the levels of σ, as the host does step by step."""
+    """The device decides between a cold and a warm start and on the levels of σ, as the host does
+    step by step.
+    """
     calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
     plain, engine = (make_engine(calibration, on, **how) for on in (None, device))
     engine.warm_up()
     starts = []
     # 5 are not recorded: the next lower number is spent.
-    for asked, iterations, snapshot in zip((6, 4, 6, 5), (6, 4, 6, 4), snapshots(calibration, expose, 4), strict=True):
+    for asked, iterations, snapshot in zip(
+        (6, 4, 6, 5), (6, 4, 6, 4), snapshots(calibration, expose, 4), strict=True
+    ):
         video, report = begun_as_one_launch(engine, device, snapshot, asked).finish()
         wanted, plain_report = plain.reconstruct(snapshot, iterations)
-        assert (report.start, report.start_reason) == (plain_report.start, plain_report.start_reason)
-        assert (report.iterations, report.psnr_db) == (iterations, pytest.approx(plain_report.psnr_db, abs=1e-3))
+        assert (report.start, report.start_reason) == (
+            plain_report.start,
+            plain_report.start_reason,
+        )
+        assert (report.iterations, report.psnr_db) == (
+            iterations,
+            pytest.approx(plain_report.psnr_db, abs=1e-3),
+        )
         assert report.residual == pytest.approx(plain_report.residual, abs=1e-4)
         np.testing.assert_allclose(video, wanted, atol=1e-4)
         starts.append(report.start)
@@ -109,11 +132,22 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     assert Start.WARM in starts
 
 
-def test_solve_with_trained_stages_is_one_launch(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_solve_with_trained_stages_is_one_launch(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
-    prior, settings = named_prior("unrolled", CPU, None, Precision.FLOAT32), default_settings(CPU, "unrolled")
+    prior, settings = (
+        named_prior("unrolled", CPU, None, Precision.FLOAT32),
+        default_settings(CPU, "unrolled"),
+    )
     plain, engine = (
-        Engine(calibration, prior, CPU, dataclasses.replace(settings, warm_start=True), recorder=recorder)
+        Engine(
+            calibration,
+            prior,
+            CPU,
+            dataclasses.replace(settings, warm_start=True),
+            recorder=recorder,
+        )
         for recorder in (None, device.record)
     )
     engine.warm_up()
@@ -122,8 +156,12 @@ def test_solve_with_trained_stages_is_one_launch(make_calibration: MakeCalibrati
         np.testing.assert_allclose(video, plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
 
 
-def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:
-    """An operator changes them in a running rig; the old recording would go on with the old number."""
+def test_changed_iterations_replace_recording_of_whole_solve(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """An operator changes them in a running rig; the old recording would go on with the
+    old number.
+    """
     calibration, device = make_calibration(*SHAPE), Device()
     plain, engine = (make_engine(calibration, on) for on in (None, device))
     engine.warm_up()
@@ -137,10 +175,14 @@ def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: M
         np.testing.assert_allclose(video, plain.reconstruct(snapshot)[0], atol=1e-4)
         assert report.iterations == iterations
         recordings.append(engine.recordings)
-    assert recordings == [4, 1, 1, 1], "cold and warm of 6 and 4 iterations; those of other numbers are let go of"
+    assert recordings == [4, 1, 1, 1], (
+        "cold and warm of 6 and 4 iterations; those of other numbers are let go of"
+    )
 
 
-def test_video_of_a_whole_solve_survives_the_next_replay(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_video_of_a_whole_solve_survives_the_next_replay(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
     engine = make_engine(calibration, device)
     engine.warm_up()
@@ -170,8 +212,12 @@ def test_video_of_a_late_snapshot_does_not_replace_the_newest(
     np.testing.assert_allclose(video, wanted, atol=1e-4)
 
 
-def test_denoiser_of_two_forms_waits_once(make_calibration: MakeCalibration, expose: Expose) -> None:
-    """It reads every level, so that nothing is recorded; both ends of the schedule come to the host at once."""
+def test_denoiser_of_two_forms_waits_once(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """It reads every level, so that nothing is recorded; both ends of the schedule come to the host
+    at once.
+    """
     calibration, device = make_calibration(*SHAPE), Device()
     plain, engine = (make_engine(calibration, on, prior=TwoForms()) for on in (None, device))
     engine.warm_up()
@@ -187,7 +233,9 @@ def test_denoiser_of_two_forms_waits_once(make_calibration: MakeCalibration, exp
         np.testing.assert_array_equal(pending.finish()[0], plain.reconstruct(snapshot, 6)[0])
 
 
-def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_displaced_masks_need_no_new_recording(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
     plain, engine = make_engine(calibration, None), make_engine(calibration, device)
     engine.warm_up()
@@ -204,7 +252,9 @@ def test_displaced_masks_need_no_new_recording(make_calibration: MakeCalibration
     assert device.recordings == 0
 
 
-def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibration, expose: Expose) -> None:
+def test_snapshot_after_a_diverged_one_starts_cold(
+    make_calibration: MakeCalibration, expose: Expose
+) -> None:
     calibration, device = make_calibration(*SHAPE), Device()
     engine = make_engine(calibration, device)
     engine.warm_up()
@@ -212,7 +262,9 @@ def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibra
     reports = []
     for shot in shots:
         if shot is shots[1]:
-            engine._initializer._past = Past(torch.full_like(engine._masks.phi, torch.nan), torch.tensor(False))
+            engine._initializer._past = Past(
+                torch.full_like(engine._masks.phi, torch.nan), torch.tensor(False)
+            )
         reports.append(engine.reconstruct(shot)[1])
     assert [report.start_reason for report in reports] == ["first", "diverged", "warm"]
     assert all(report.psnr_db is not None and report.psnr_db > 10 for report in reports)
@@ -233,8 +285,12 @@ def test_engine_out_of_memory_releases_recordings_and_continues(
     assert engine.fault == "solves are not recorded: memory ran out"
 
 
-def test_warm_up_times_iterations_at_levels_of_real_scenes(make_calibration: MakeCalibration) -> None:
-    """A dark snapshot begins at the lowest level, where a network in two precisions computes in the slower one."""
+def test_warm_up_times_iterations_at_levels_of_real_scenes(
+    make_calibration: MakeCalibration,
+) -> None:
+    """A dark snapshot begins at the lowest level, where a network in two precisions computes in the
+    slower one.
+    """
     levels: list[float] = []
 
     class Noting(TvDenoiser):

@@ -50,11 +50,18 @@ class Tracker(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self._sizes:
+            if (
+                isinstance(tensor, torch.Tensor)
+                and tensor.untyped_storage()._cdata not in self._sizes
+            ):
                 storage = tensor.untyped_storage()
                 self._sizes[storage._cdata] = storage.nbytes()
                 self._now += storage.nbytes()
@@ -78,7 +85,9 @@ def test_solve_takes_the_planned_memory(
     calibration = Calibration(phi=phi, bayer=bayer)
     # As wide as the published network, and not as deep: its layers are of one size.
     denoise = FfdnetDenoiser(random_weights(4, 64), torch.device("cpu"), pixels_per_chunk=chunk)
-    snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
+    snapshot = Snapshot(
+        SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer
+    )
     settings = SolverSettings(
         iterations=4,
         relaxation=1.5,
@@ -87,7 +96,9 @@ def test_solve_takes_the_planned_memory(
         correlated=4 if from_linear else 0,
     )
     with Tracker() as tracker:
-        engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)
+        engine = Engine(
+            calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16
+        )
         engine.reconstruct(snapshot)
     planned = solve_bytes(12, 64, 48, planes=1 if bayer is None else 4, pixels_per_chunk=chunk)
     assert 0.4 * planned < tracker.peak <= planned
@@ -103,7 +114,9 @@ def test_solve_with_stages_takes_the_planned_memory(precision: Precision) -> Non
     prior.pixels_per_chunk = prior.before.pixels_per_chunk = 2**15
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 24, 0)
     with Tracker() as tracker:
-        engine = Engine(calibration, prior, cpu, default_settings(cpu, "unrolled"), video_dtype=torch.float16)
+        engine = Engine(
+            calibration, prior, cpu, default_settings(cpu, "unrolled"), video_dtype=torch.float16
+        )
         engine.reconstruct(snapshot, LEAST_BEFORE + 2)
     planned = solve_bytes(24, 96, 96, pixels_per_chunk=2**15, features=prior.dtype)
     assert 0.4 * planned < tracker.peak <= planned
@@ -113,7 +126,9 @@ def test_solve_with_stages_takes_the_planned_memory(precision: Precision) -> Non
 def test_solve_in_chunks_equals_one_piece(bayer: BayerPhase | None) -> None:
     phi = (np.random.default_rng(0).random((12, 64, 48)) < 0.5).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
-    snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
+    snapshot = Snapshot(
+        SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer
+    )
     weights, settings = (
         load_ffdnet(shipped_weights("ffdnet-lite")),
         default_settings(torch.device("cpu"), "ffdnet-lite"),
@@ -139,12 +154,16 @@ def test_largest_published_measurement_fits_24_gb() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_largest_published_measurement_is_solved_in_24_gb() -> None:
     device = torch.device("cuda")
-    phi = (np.random.default_rng(0).random((48, 3840, 1644), dtype=np.float32) < 0.5).astype(np.float32)
+    phi = (np.random.default_rng(0).random((48, 3840, 1644), dtype=np.float32) < 0.5).astype(
+        np.float32
+    )
     calibration = Calibration(phi=phi)
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 48, 0)
     torch.cuda.reset_peak_memory_stats(device)
     for precision in (Precision.HALF, Precision.FLOAT32):
         denoise = FfdnetDenoiser(random_weights(15, 64), device, precision)
-        engine = Engine(calibration, denoise, device, SolverSettings(iterations=4), video_dtype=torch.float16)
+        engine = Engine(
+            calibration, denoise, device, SolverSettings(iterations=4), video_dtype=torch.float16
+        )
         assert np.isfinite(engine.reconstruct(snapshot, 4)[0]).all()
     assert torch.cuda.max_memory_reserved(device) < 24e9

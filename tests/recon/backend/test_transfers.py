@@ -12,7 +12,10 @@ DEVICES = [
     torch.device("cpu"),
     pytest.param(
         torch.device("cuda"),
-        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
     ),
 ]
 

@@ -26,7 +26,9 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _small(inputs: int, path: Path) -> Path:
     generator = torch.Generator().manual_seed(0)
     channels = [inputs, 8, 8, 4]
-    kernels = tuple(0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels))
+    kernels = tuple(
+        0.1 * torch.randn(o, i, 3, 3, generator=generator) for i, o in itertools.pairwise(channels)
+    )
     biases = tuple(0.1 * torch.randn(o, generator=generator) for o in channels[1:])
     save_ffdnet(FfdnetWeights(kernels, biases, gives_noise=True, origin="own"), path)
     return path

@@ -1,4 +1,6 @@
-"""Denoisers of other packages: plug-ins by entry point and by name, with the contract and their errors."""
+"""Denoisers of other packages: plug-ins by entry point and by name, with the contract and their
+errors.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ class TestPluginContract(DenoiserContract):
     def make(self, device: torch.device):
         denoiser = make_denoiser(self.name, device)
         assert denoiser.name == self.name
-        assert not isinstance(denoiser, RecordableDenoiser)  # its work on a GPU is not known to be recordable
+        assert not isinstance(
+            denoiser, RecordableDenoiser
+        )  # its work on a GPU is not known to be recordable
         return denoiser
 
 
@@ -97,7 +101,11 @@ def test_plugin_defaults_become_solver_settings() -> None:
     assert (defaults.sigma_last, defaults.iterations, defaults.along_time) == (0.02, 6, False)
     assert denoiser_spec("shrinking:Network").defaults == DenoiserDefaults()
     denoiser, settings = make_prior(ReconstructSection(denoiser="shrinking:Shrink"), CPU)
-    assert (denoiser.name, settings.iterations, settings.sigma_last) == ("shrinking:Shrink", 6, 0.02)
+    assert (denoiser.name, settings.iterations, settings.sigma_last) == (
+        "shrinking:Shrink",
+        6,
+        0.02,
+    )
 
 
 def test_plugin_receives_its_weights(plugin: Path) -> None:
@@ -122,12 +130,16 @@ def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     half = "def half(images, sigma):\n    return images * 0.5\n"
     file.write_text(f"{half}class Same:\n    def __call__(self, images):\n        return images\n")
-    section = ReconstructSection.model_validate({"denoiser": "mine.py:half"}, context={"folder": tmp_path})
+    section = ReconstructSection.model_validate(
+        {"denoiser": "mine.py:half"}, context={"folder": tmp_path}
+    )
     assert section.denoiser == f"{file}:half"
     denoiser, _ = make_prior(section, CPU)
     torch.testing.assert_close(denoiser(FRAMES, 0.1), FRAMES * 0.5)
     masks = np.random.default_rng(0).integers(0, 2, (4, 24, 32))
-    result = sci_stream.reconstruct(masks.sum(0) * 0.5, masks, denoiser=f"{file}:Same", iterations=2, device="cpu")
+    result = sci_stream.reconstruct(
+        masks.sum(0) * 0.5, masks, denoiser=f"{file}:Same", iterations=2, device="cpu"
+    )
     assert np.isfinite(result.video).all()
 
 
@@ -137,12 +149,22 @@ def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
     [
         ("no/file.py:f", "Cannot import the denoiser 'no/file.py:f'.*No such file"),
         ("shrank", "Unknown denoiser; expected one of .*ffdnet, .*shrink.*module:Class"),
-        ("absent_module:Net", "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH"),
+        (
+            "absent_module:Net",
+            "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH",
+        ),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
         ("shrinking:nothing", "gave no denoiser; expected a callable; got NoneType"),
-        ("shrinking:Wrong", "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict"),
-        ("shrinking:failing", r"Cannot create the denoiser 'shrinking:failing'; got FileNotFoundError\('no weights'\)"),
+        (
+            "shrinking:Wrong",
+            "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict",
+        ),
+        (
+            "shrinking:failing",
+            r"Cannot create the denoiser 'shrinking:failing'; got FileNotFoundError\('no "
+            r"weights'\)",
+        ),
         ("broken_plugin:X", "Cannot import the denoiser 'broken_plugin:X'.*got SyntaxError"),
         ("a:b:c", "Unknown denoiser.*got 'a:b:c'"),
         ("shrinking:number", "is not a class or function; got int"),
@@ -173,7 +195,9 @@ def test_rig_refuses_invalid_denoiser_names(name: str) -> None:
         (RuntimeError("CUDA error: unplugged"), RuntimeError),
     ],
 )
-def test_failing_denoiser_is_named_unless_the_device_fails(error: Exception, raised: type[Exception]) -> None:
+def test_failing_denoiser_is_named_unless_the_device_fails(
+    error: Exception, raised: type[Exception]
+) -> None:
     def fail(_images: torch.Tensor) -> torch.Tensor:
         raise error
 

@@ -50,12 +50,22 @@ def test_result_depends_on_sigma() -> None:
 
 @pytest.mark.parametrize("chunk", [None, 2 * 12 * 15])
 def test_sigma_may_vary_over_pixels_and_planes(chunk: int | None) -> None:
-    """Where it is one for many pixels around, it is as if it were that everywhere; three frames of two planes each."""
+    """Where it is one for many pixels around, it is as if it were that everywhere; three frames of
+    two planes each.
+    """
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU, pixels_per_chunk=chunk)
     x = torch.rand(6, 12, 31, generator=torch.Generator().manual_seed(0))
-    relative = torch.tensor([[1.0, 2.0], [0.5, 4.0]]).repeat_interleave(16, 1)[:, :31].view(2, 1, 31).expand(2, 12, 31)
+    relative = (
+        torch.tensor([[1.0, 2.0], [0.5, 4.0]])
+        .repeat_interleave(16, 1)[:, :31]
+        .view(2, 1, 31)
+        .expand(2, 12, 31)
+    )
     found = denoise(x, 0.1, relative)
-    for plane, left, right in ((0, 0.1, 0.2), (1, 0.05, 75 / 255)):  # no more than it was trained for
+    for plane, left, right in (
+        (0, 0.1, 0.2),
+        (1, 0.05, 75 / 255),
+    ):  # no more than it was trained for
         frames = slice(3 * plane, 3 * plane + 3)
         torch.testing.assert_close(found[frames, :, :12], denoise(x[frames], left)[..., :12])
         torch.testing.assert_close(found[frames, :, 20:], denoise(x[frames], right)[..., 20:])
@@ -80,7 +90,9 @@ def test_memory_is_bounded_by_chunks_of_frames(monkeypatch: pytest.MonkeyPatch) 
         return original(h, *args, **kwargs)  # type: ignore[arg-type]  # handed on as it came
 
     monkeypatch.setattr(F, "conv2d", spy)
-    torch.testing.assert_close(FfdnetDenoiser(weights, CPU, pixels_per_chunk=3 * 36)(x, 0.1), at_once)
+    torch.testing.assert_close(
+        FfdnetDenoiser(weights, CPU, pixels_per_chunk=3 * 36)(x, 0.1), at_once
+    )
     assert max(seen) == 3
 
 
@@ -106,7 +118,9 @@ def test_network_of_any_depth_runs_in_any_precision(precision: Precision) -> Non
 
 @pytest.fixture
 def fast_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the denoiser accept that this processor has instructions for bfloat16; without them it computes as well."""
+    """Have the denoiser accept that this processor has instructions for bfloat16; without them it
+    computes as well.
+    """
     monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: torch.bfloat16)
 
 
@@ -124,18 +138,25 @@ def test_weights_sensitive_to_rounding_keep_float32(fast_in_bfloat16: None) -> N
     up[:, :4, 1, 1] = 100.0 + torch.rand(8, 4, generator=torch.Generator().manual_seed(0))
     down = torch.zeros(4, 8, 3, 3)
     down[:, ::2, 1, 1], down[:, 1::2, 1, 1] = 30.0, -30.1
-    fragile = FfdnetWeights((up, down), (torch.ones(8), torch.zeros(4)), gives_noise=True, origin="own")
+    fragile = FfdnetWeights(
+        (up, down), (torch.ones(8), torch.zeros(4)), gives_noise=True, origin="own"
+    )
     denoise = FfdnetDenoiser(fragile, CPU, Precision.AUTO)
     assert math.isinf(denoise.half_from_sigma)
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(fragile, CPU)(x, 0.1))
 
 
-def test_precision_follows_sigma_if_16_bits_need_high_levels(fast_in_bfloat16: None, data_dir: Path) -> None:
+def test_precision_follows_sigma_if_16_bits_need_high_levels(
+    fast_in_bfloat16: None, data_dir: Path
+) -> None:
     weights = load_ffdnet(data_dir / "weights" / "kair_ffdnet_gray.pth")
     denoise = FfdnetDenoiser(weights, CPU, Precision.AUTO)
     assert 4 / 255 < denoise.half_from_sigma < 25 / 255
-    assert (denoise.network_at(50 / 255), denoise.network_at(2 / 255)) == (denoise._half, denoise._full)
+    assert (denoise.network_at(50 / 255), denoise.network_at(2 / 255)) == (
+        denoise._half,
+        denoise._full,
+    )
     assert not denoise.recordable
     x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
     exact = FfdnetDenoiser(weights, CPU)
@@ -145,7 +166,9 @@ def test_precision_follows_sigma_if_16_bits_need_high_levels(fast_in_bfloat16: N
 
 def test_auto_without_16_bit_instructions_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ffdnet, "half_dtype", lambda _device: None)
-    assert math.isinf(FfdnetDenoiser(_weights(gives_noise=True), CPU, Precision.AUTO).half_from_sigma)
+    assert math.isinf(
+        FfdnetDenoiser(_weights(gives_noise=True), CPU, Precision.AUTO).half_from_sigma
+    )
 
 
 @pytest.mark.gpu
@@ -154,15 +177,21 @@ def test_auto_without_16_bit_instructions_is_float32(monkeypatch: pytest.MonkeyP
 def test_gpu_equals_cpu(precision: Precision) -> None:
     weights = load_ffdnet(shipped_weights("ffdnet-lite"))
     x = torch.rand(5, 63, 50, generator=torch.Generator().manual_seed(0))
-    on_gpu = FfdnetDenoiser(weights, torch.device("cuda"), precision, pixels_per_chunk=2 * 63 * 50)(x.cuda(), 0.1)
+    on_gpu = FfdnetDenoiser(weights, torch.device("cuda"), precision, pixels_per_chunk=2 * 63 * 50)(
+        x.cuda(), 0.1
+    )
     atol = 1e-4 if precision is Precision.FLOAT32 else 2e-3
-    torch.testing.assert_close(on_gpu.cpu(), FfdnetDenoiser(weights, CPU)(x, 0.1), rtol=0, atol=atol)
+    torch.testing.assert_close(
+        on_gpu.cpu(), FfdnetDenoiser(weights, CPU)(x, 0.1), rtol=0, atol=atol
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_float16_survives_extreme_values() -> None:
-    denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda"), Precision.HALF)
+    denoise = FfdnetDenoiser(
+        load_ffdnet(shipped_weights("ffdnet-lite")), torch.device("cuda"), Precision.HALF
+    )
     x = torch.rand(1, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     x[0, 3, 4], x[0, 9, 9] = 1e5, -1e5
     assert bool(denoise(x, 0.1).isfinite().all())
@@ -177,9 +206,12 @@ def test_float16_survives_extreme_values() -> None:
         pytest.param("ipol_net_gray.pth", 12, 30.47, marks=pytest.mark.slow),
     ],
 )
-def test_published_weights_reach_published_psnr(data_dir: Path, file: str, images: int, expected_db: float) -> None:
-    # A wrong order of sub-pixels or a σ map in the wrong place would cost decibels. Published are the means over all
-    # twelve images; the seven small ones, a quarter of the work, have the other means in the same run.
+def test_published_weights_reach_published_psnr(
+    data_dir: Path, file: str, images: int, expected_db: float
+) -> None:
+    # A wrong order of sub-pixels or a σ map in the wrong place would cost decibels. Published are
+    # the means over all twelve images; the seven small ones, a quarter of the work, have the other
+    # means in the same run.
     denoise = FfdnetDenoiser(load_ffdnet(data_dir / "weights" / file), CPU)
     sigma, scores = 25 / 255, []
     generator = torch.Generator().manual_seed(0)

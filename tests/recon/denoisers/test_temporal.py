@@ -1,4 +1,6 @@
-"""Denoising along time: an orthonormal transform around any prior, alternating with single frames."""
+"""Denoising along time: an orthonormal transform around any prior,
+alternating with single frames.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,14 @@ def lite() -> FfdnetDenoiser:
 def test_transform_is_orthonormal_with_mean_first(length: int) -> None:
     transform = cosines(length)
     torch.testing.assert_close(transform @ transform.mT, torch.eye(length, dtype=torch.float64))
-    torch.testing.assert_close(transform[0], torch.full((length,), length**-0.5, dtype=torch.float64))
+    torch.testing.assert_close(
+        transform[0], torch.full((length,), length**-0.5, dtype=torch.float64)
+    )
 
 
-@given(n_frames=st.integers(1, 25), group=st.integers(2, 9), planes=st.sampled_from([(), (1,), (4,)]))
+@given(
+    n_frames=st.integers(1, 25), group=st.integers(2, 9), planes=st.sampled_from([(), (1,), (4,)])
+)
 def test_identity_prior_changes_nothing(n_frames: int, group: int, planes: tuple[int, ...]) -> None:
     x = torch.rand(*planes, n_frames, 5, 6, generator=torch.Generator().manual_seed(n_frames))
     before = x.clone()
@@ -86,9 +92,13 @@ def test_levels_of_a_batch_equal_those_of_calls_by_level(*, local: bool) -> None
             return self._prior(x, sigma, relative)
 
     x = torch.rand(2, 5, 12, 14, generator=torch.Generator().manual_seed(1))
-    relative = 0.5 + torch.rand(2, 12, 14, generator=torch.Generator().manual_seed(2)) if local else None
+    relative = (
+        0.5 + torch.rand(2, 12, 14, generator=torch.Generator().manual_seed(2)) if local else None
+    )
     one, by_level = (TemporalDctDenoiser(prior, 5, 2, CPU) for prior in (lite(), ByLevel(lite())))
-    torch.testing.assert_close(one(x, 0.1, *([] if relative is None else [relative])), by_level(x, 0.1))
+    torch.testing.assert_close(
+        one(x, 0.1, *([] if relative is None else [relative])), by_level(x, 0.1)
+    )
 
 
 def test_cycle_alternates_with_groups_of_increasing_length() -> None:
@@ -114,7 +124,9 @@ def test_solver_cycles_through_the_denoisers() -> None:
 
 
 def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return masks and a grating with fine grain, (8, 48, 48) both, that moves by the given pixels per frame."""
+    """Return masks and a grating with fine grain, (8, 48, 48) both, that moves by the given pixels
+    per frame.
+    """
     generator = torch.Generator().manual_seed(3)
     grain = torch.rand(48, 48, generator=generator) - 0.5
     frames = []

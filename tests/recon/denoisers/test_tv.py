@@ -30,7 +30,9 @@ def test_mean_of_a_frame_is_kept(seed: int, h: int, w: int, sigma: float) -> Non
 
 
 @given(seed=seeds, h=sizes, w=sizes, sigma=st.floats(0.01, 0.5))
-def test_result_lowers_the_objective_within_the_frames_range(seed: int, h: int, w: int, sigma: float) -> None:
+def test_result_lowers_the_objective_within_the_frames_range(
+    seed: int, h: int, w: int, sigma: float
+) -> None:
     x = _random(seed, 1, h, w)
     weight = WEIGHT_PER_SIGMA * sigma
     assert _objective(TvDenoiser(100)(x, sigma), x, weight) <= _objective(x, x, weight) + 1e-9

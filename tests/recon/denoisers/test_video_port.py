@@ -60,7 +60,9 @@ def test_cycled_denoisers_pass_whole_videos() -> None:
     assert torch.equal(only(x[0], 0.1), only(x, 0.1)[0])
 
 
-@pytest.mark.parametrize(("n_frames", "size", "bayer"), [(1, 24, None), (2, 31, None), (24, 16, None), (6, 32, "RGGB")])
+@pytest.mark.parametrize(
+    ("n_frames", "size", "bayer"), [(1, 24, None), (2, 31, None), (24, 16, None), (6, 32, "RGGB")]
+)
 def test_engine_solves_with_a_video_denoiser(n_frames: int, size: int, bayer: str | None) -> None:
     rng = np.random.default_rng(0)
     phi = rng.random((n_frames, size, size), dtype=np.float32)

@@ -1,4 +1,6 @@
-"""Checkpoints: every known layout gives the same network, and unknown ones are refused with a reason."""
+"""Checkpoints: every known layout gives the same network, and unknown ones are refused with a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_ipol_layout_folds_normalisation_and_moves_sigma_last(tmp_path: Path) ->
     h = F.conv2d(h, state[f"{IPOL}.5.weight"], padding=1)
     expected = F.pixel_shuffle(planes - h, 2)[:, 0]
 
-    torch.testing.assert_close(FfdnetDenoiser(weights, CPU)(x, sigma), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        FfdnetDenoiser(weights, CPU)(x, sigma), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_key_without_module_prefix_is_read(tmp_path: Path) -> None:
@@ -99,7 +103,9 @@ def test_own_files_round_trip(tmp_path: Path, state: dict[str, torch.Tensor]) ->
     again = load_ffdnet(own)
     assert again.origin == "own"
     assert again.gives_noise == weights.gives_noise
-    for a, b in zip((*again.kernels, *again.biases), (*weights.kernels, *weights.biases), strict=True):
+    for a, b in zip(
+        (*again.kernels, *again.biases), (*weights.kernels, *weights.biases), strict=True
+    ):
         assert torch.equal(a, b)
     metadata = read_metadata(own)
     assert metadata["trained_on"] == "nothing"
@@ -107,9 +113,16 @@ def test_own_files_round_trip(tmp_path: Path, state: dict[str, torch.Tensor]) ->
 
 
 def test_published_layouts_are_distinguished(data_dir: Path) -> None:
-    for name, origin, gives_noise in [("kair_ffdnet_gray", "kair", False), ("ipol_net_gray", "ipol", True)]:
+    for name, origin, gives_noise in [
+        ("kair_ffdnet_gray", "kair", False),
+        ("ipol_net_gray", "ipol", True),
+    ]:
         weights = load_ffdnet(data_dir / "weights" / f"{name}.pth")
-        assert (weights.origin, weights.gives_noise, len(weights.kernels)) == (origin, gives_noise, 15)
+        assert (weights.origin, weights.gives_noise, len(weights.kernels)) == (
+            origin,
+            gives_noise,
+            15,
+        )
 
 
 def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor]:
@@ -125,7 +138,10 @@ def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor
         ([1, 2, 3], "holds no tensors by name.*list"),
         ({"lr": 0.1}, "unknown layout.*lr"),
         (_without(_kair(), "model.2.weight"), "unknown layout"),
-        ({**_kair(), "model.0.weight": torch.zeros(6, 13, 3, 3)}, r"not a grey FFDNet.*\(6, 13, 3, 3\).*Colour"),
+        (
+            {**_kair(), "model.0.weight": torch.zeros(6, 13, 3, 3)},
+            r"not a grey FFDNet.*\(6, 13, 3, 3\).*Colour",
+        ),
         ({**_kair(), "model.2.weight": torch.zeros(6, 7, 3, 3)}, "not a grey FFDNet"),
         ({**_kair(), "model.2.weight": torch.zeros(6, 6, 5, 5)}, "not a grey FFDNet"),
         ({**_kair(), "model.2.weight": torch.zeros(6, 6)}, "not a grey FFDNet"),
@@ -136,7 +152,9 @@ def _without(state: dict[str, torch.Tensor], key: str) -> dict[str, torch.Tensor
         ({**_ipol(), f"{IPOL}.3.weight": torch.ones(9)}, "broken batch normalisation"),
     ],
 )
-def test_unknown_layout_is_refused_with_file_and_reason(tmp_path: Path, content: object, said: str) -> None:
+def test_unknown_layout_is_refused_with_file_and_reason(
+    tmp_path: Path, content: object, said: str
+) -> None:
     path = _write(content, tmp_path / "unknown.pth")
     with pytest.raises(WeightsError, match=rf"unknown\.pth.*{said}"):
         load_ffdnet(path)
@@ -148,7 +166,9 @@ class Payload:
 
 def test_checkpoint_that_needs_code_is_refused(tmp_path: Path) -> None:
     path = _write({"model": Payload()}, tmp_path / "code.pth")
-    with pytest.raises(WeightsError, match=r"code\.pth cannot be read.*needs code to load is refused"):
+    with pytest.raises(
+        WeightsError, match=r"code\.pth cannot be read.*needs code to load is refused"
+    ):
         load_ffdnet(path)
 
 
@@ -183,9 +203,15 @@ def test_truncated_file_is_refused(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "said"),
-    [(None, "unknown layout"), ({"layout": "other.9"}, "'other.9'"), ({"layout": LAYOUT}, "image or noise")],
+    [
+        (None, "unknown layout"),
+        ({"layout": "other.9"}, "'other.9'"),
+        ({"layout": LAYOUT}, "image or noise"),
+    ],
 )
-def test_own_file_needs_its_metadata(tmp_path: Path, metadata: dict[str, str] | None, said: str) -> None:
+def test_own_file_needs_its_metadata(
+    tmp_path: Path, metadata: dict[str, str] | None, said: str
+) -> None:
     path = tmp_path / "mute.safetensors"
     safetensors.torch.save_file({"conv.0.weight": torch.zeros(4, 5, 3, 3)}, path, metadata)
     with pytest.raises(WeightsError, match=said):

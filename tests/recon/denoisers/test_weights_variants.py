@@ -26,7 +26,9 @@ def test_unknown_variant_lists_the_known_ones() -> None:
         shipped_weights("ffdnet-huge")
 
 
-def test_lite_network_without_path_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lite_network_without_path_is_the_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(variants, "_WEIGHTS_FOLDER", tmp_path)
     with pytest.raises(WeightsError, match=r"no weights for 'ffdnet-lite'.*sci-stream train"):
         make_denoiser("ffdnet-lite", CPU)
@@ -43,7 +45,9 @@ def test_lite_network_accepts_other_weights(tmp_path: Path) -> None:
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     weights, path = random_weights(3, 8), tmp_path / "other.safetensors"
     save_ffdnet(weights, path)
-    assert torch.equal(make_denoiser("ffdnet-lite", CPU, path)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
+    assert torch.equal(
+        make_denoiser("ffdnet-lite", CPU, path)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1)
+    )
 
 
 @pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
@@ -57,9 +61,16 @@ def test_shipped_weights_are_complete_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
 def test_shipped_weights_denoise(name: str, data_dir: Path) -> None:
-    truth = torch.from_numpy(cv2.imread(str(data_dir / "test" / "set12" / "01.png"), cv2.IMREAD_GRAYSCALE))[None] / 255
+    truth = (
+        torch.from_numpy(
+            cv2.imread(str(data_dir / "test" / "set12" / "01.png"), cv2.IMREAD_GRAYSCALE)
+        )[None]
+        / 255
+    )
     sigma = 25 / 255
     noisy = truth + sigma * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         clean = make_denoiser(name, CPU)(noisy, sigma)
-    assert float((clean - truth).square().mean()) < 0.25 * sigma**2  # six decibels, and more where there is less detail
+    assert (
+        float((clean - truth).square().mean()) < 0.25 * sigma**2
+    )  # six decibels, and more where there is less detail

@@ -41,7 +41,9 @@ def test_level_follows_local_error_down_to_a_limit() -> None:
 def test_unmeasured_pixels_have_infinite_error_and_level_one() -> None:
     contrast = torch.ones(P, H, 4 * W)
     contrast[..., W:] = 0.0
-    error = start_error(torch.full_like(contrast, 0.01) * contrast, contrast, torch.ones_like(contrast))
+    error = start_error(
+        torch.full_like(contrast, 0.01) * contrast, contrast, torch.ones_like(contrast)
+    )
     assert bool(error.around[..., -1].isinf().all())
     assert bool((error.levels()[..., -1] == 1.0).all())
 
@@ -54,7 +56,9 @@ def test_prediction_errors_are_divided_by_contrast() -> None:
 
 
 def test_small_moving_object_sets_the_overall_error() -> None:
-    """A drop that falls in front of a still wall must not count as a scene that is nearly right everywhere."""
+    """A drop that falls in front of a still wall must not count as a scene that is nearly right
+    everywhere.
+    """
     contrast = torch.ones(1, 96, 96)
     mispredicted = torch.zeros(1, 96, 96)
     mispredicted[:, 32:64, 32:64] = 0.1**2
@@ -63,12 +67,20 @@ def test_small_moving_object_sets_the_overall_error() -> None:
     unmeasured = contrast.clone()
     unmeasured[:, :, 80:] = 0.0
     cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(contrast))
-    assert float(cut.where_wrong) > float(error.where_wrong), "unmeasured pixels do not count as right"
+    assert float(cut.where_wrong) > float(error.where_wrong), (
+        "unmeasured pixels do not count as right"
+    )
 
 
 def test_mask_errors_count_more_where_something_moves() -> None:
-    noise, mismatch, r_inv = torch.full((P, H, W), 3e-4), torch.full((P, H, W), 1e-4), torch.full((P, H, W), 0.25)
-    still, moving = (error_of(0.04)._replace(moves=torch.full((P, H, W), share)) for share in (0.0, 1.0))
+    noise, mismatch, r_inv = (
+        torch.full((P, H, W), 3e-4),
+        torch.full((P, H, W), 1e-4),
+        torch.full((P, H, W), 0.25),
+    )
+    still, moving = (
+        error_of(0.04)._replace(moves=torch.full((P, H, W), share)) for share in (0.0, 1.0)
+    )
     assert still.with_noise(noise, mismatch, r_inv)[0].allclose(noise)
     found, error = moving.with_noise(noise, mismatch, r_inv)
     torch.testing.assert_close(found, noise + (MOVING_MISMATCH - 1) * mismatch)
@@ -99,8 +111,12 @@ def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
     calibration = Calibration(phi, dark=0.0, full_scale_dn=1.0)
     counts = (phi * video).sum(0).astype(np.float32)
     truth = np.ascontiguousarray(video, np.float32)
-    snapshot = Snapshot(SnapshotId("test", 0, 0), counts, calibration.hash, len(phi), 0, truth=truth)
-    _, report = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how).reconstruct(snapshot, iterations)
+    snapshot = Snapshot(
+        SnapshotId("test", 0, 0), counts, calibration.hash, len(phi), 0, truth=truth
+    )
+    _, report = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how).reconstruct(
+        snapshot, iterations
+    )
     assert report.psnr_db is not None
     return report.psnr_db
 

@@ -23,7 +23,9 @@ FRAMES_ONLY = dataclasses.replace(SETTINGS, along_time=False)
 
 
 def smooth(speed: float) -> np.ndarray:
-    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y hardly shows."""
+    """Return frames of a smooth scene in which rings and a disc move, (B, H, W): much motion that y
+    hardly shows.
+    """
     rows, columns = np.mgrid[:SIZE, :SIZE].astype(np.float32)
     frames = []
     for t in speed * np.arange(B, dtype=np.float32):
@@ -49,10 +51,19 @@ def calibration() -> Calibration:
 def snapshot_of(video: np.ndarray) -> Snapshot:
     c = calibration()
     counts = (c.phi * video).sum(0).astype(np.float32)
-    return Snapshot(SnapshotId("test", 0, 0), counts, c.hash, B, 0, truth=np.ascontiguousarray(video, np.float32))
+    return Snapshot(
+        SnapshotId("test", 0, 0),
+        counts,
+        c.hash,
+        B,
+        0,
+        truth=np.ascontiguousarray(video, np.float32),
+    )
 
 
-def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tuple[float, list[float]]:
+def solved(
+    video: np.ndarray, settings: SolverSettings, iterations: int
+) -> tuple[float, list[float]]:
     """Return the PSNR after a number of iterations, and σ of each."""
     network = make_denoiser("ffdnet-lite", CPU)
     sigmas: list[float] = []
@@ -61,12 +72,16 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
         sigmas.append(sigma)
         return network(x, sigma)
 
-    _, report = Engine(calibration(), noted, CPU, settings).reconstruct(snapshot_of(video), iterations)
+    _, report = Engine(calibration(), noted, CPU, settings).reconstruct(
+        snapshot_of(video), iterations
+    )
     assert report.psnr_db is not None
     return report.psnr_db, sigmas
 
 
-@pytest.mark.parametrize("video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"])
+@pytest.mark.parametrize(
+    "video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"]
+)
 def test_sigma_stays_within_the_set_limits(video: np.ndarray) -> None:
     _, sigmas = solved(video, FRAMES_ONLY, 16)
     assert 1 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-7

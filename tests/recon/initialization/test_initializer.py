@@ -1,4 +1,6 @@
-"""Warm starts in the engine: when they apply, the reported reason when they do not, and their gain."""
+"""Warm starts in the engine: when they apply, the reported reason when they do not,
+and their gain.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SHAPE = (6, 48, 56)
 
 
 def scene(seq: int, *, seed: int = 0) -> Video:
-    """Return the frames of snapshot ``seq`` of a pattern that moves by half a pixel per frame, (B, H, W)."""
+    """Return the frames of snapshot ``seq`` of a pattern that moves by half a pixel per frame, (B,
+    H, W).
+    """
     n_frames, height, width = SHAPE
     rows, columns = np.mgrid[:height, :width].astype(np.float64)
     random = np.random.default_rng(seed)
@@ -106,7 +110,9 @@ def test_cut_starts_cold_and_next_snapshot_warm(
     assert [report.start_reason for report in after] == ["cut", "warm"]
 
 
-def test_late_snapshot_does_not_replace_the_newest_video(engine: Engine, shots: list[Snapshot]) -> None:
+def test_late_snapshot_does_not_replace_the_newest_video(
+    engine: Engine, shots: list[Snapshot]
+) -> None:
     solve(engine, shots[2])
     solve(engine, shots[0], redelivered=1)
     assert solve(engine, shots[3]).start is Start.WARM
@@ -158,7 +164,9 @@ def test_diverged_solve_is_not_a_start(engine: Engine, shots: list[Snapshot]) ->
 def test_no_relaxation_diverges_from_a_warm_start(
     calibration: Calibration, shots: list[Snapshot], relaxation: float
 ) -> None:
-    """Two iterations give a valid preceding video for any relaxation; the thirty after them have time to diverge."""
+    """Two iterations give a valid preceding video for any relaxation; the thirty after them have
+    time to diverge.
+    """
     solved = []
     for alpha in (relaxation, 1.0):
         settings = dataclasses.replace(WARM, relaxation=alpha, iterations=30)

@@ -26,9 +26,13 @@ def textured(seed: int = 0) -> torch.Tensor:
 
 
 def scene(speed: int) -> torch.Tensor:
-    """Return frames of a picture that moves by this many pixels a frame along columns, (1, B, H, W)."""
+    """Return frames of a picture that moves by this many pixels a frame along columns, (1, B, H,
+    W).
+    """
     picture = textured()
-    return torch.stack([picture[20 : 20 + H, 4 + t * speed :][:, :W] for t in range(B)]).unsqueeze(0)
+    return torch.stack([picture[20 : 20 + H, 4 + t * speed :][:, :W] for t in range(B)]).unsqueeze(
+        0
+    )
 
 
 def masks_like(video: torch.Tensor, *, grey: bool = False) -> torch.Tensor:
@@ -101,7 +105,9 @@ def test_truth_wins_over_any_other_guess() -> None:
     blind=st.floats(0, 1),
     seed=st.integers(0, 2**31),
 )
-def test_any_size_and_masks_give_finite_frames(planes: int, b: int, *, h: int, w: int, blind: float, seed: int) -> None:
+def test_any_size_and_masks_give_finite_frames(
+    planes: int, b: int, *, h: int, w: int, blind: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     phi = (torch.rand(planes, b, h, w, generator=generator) < 0.5).float()
     valid = torch.rand(planes, h, w, generator=generator) >= blind
@@ -113,7 +119,9 @@ def test_any_size_and_masks_give_finite_frames(planes: int, b: int, *, h: int, w
     assert bool(guess.video.isfinite().all())
     assert bool((guess.error >= 0).all())
     unmeasured = (r_inv == 0).unsqueeze(1).expand_as(phi)
-    assert torch.equal(guess.video[unmeasured], still[unmeasured]), "where nothing valid was measured ȳ stays"
+    assert torch.equal(guess.video[unmeasured], still[unmeasured]), (
+        "where nothing valid was measured ȳ stays"
+    )
 
 
 def test_dark_measurement_stays_dark() -> None:
@@ -161,7 +169,9 @@ def test_start_error_is_estimated_from_prediction_errors(speed: int, grey: bool)
     errors, still = errors_of(truth, grey=grey)
     cold = errors.cold(still)
     moves = errors.moving(cold)
-    estimated = float(errors.start_error(errors.without_texture(cold, moves), moves).around.mean()) ** 0.5
+    estimated = (
+        float(errors.start_error(errors.without_texture(cold, moves), moves).around.mean()) ** 0.5
+    )
     true = float((cold.video - truth).square().mean().sqrt())
     assert 0.6 * true < estimated < 1.4 * true
 
@@ -183,12 +193,16 @@ def test_static_texture_hardly_counts_as_error(grey: bool) -> None:
     cold = errors.cold(still)
     moves = errors.moving(cold)
     guesses = (cold, errors.without_texture(cold, moves))
-    plain, without = (float(errors.start_error(guess, moves).around.mean()) ** 0.5 for guess in guesses)
+    plain, without = (
+        float(errors.start_error(guess, moves).around.mean()) ** 0.5 for guess in guesses
+    )
     assert without < 0.6 * plain
 
 
 def test_known_noise_is_not_taken_for_texture() -> None:
-    """A still scene: the noise of y is as large an error of ȳ as before, while fine texture is none."""
+    """A still scene: the noise of y is as large an error of ȳ as before, while fine texture is
+    none.
+    """
     truth = scene(0)
     phi = masks_like(truth)
     noise = torch.full((1, H, W), 0.2**2)
@@ -200,7 +214,9 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     for known in (noise, None):
         errors = linear.leave_one_out(y, r_inv, known)
         guess = errors.without_texture(errors.cold(still, linear=False), torch.zeros(1, H, W))
-        estimated.append(float(errors.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5)
+        estimated.append(
+            float(errors.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5
+        )
     assert estimated[0] == pytest.approx(true, rel=0.3)
     assert estimated[1] < 0.5 * true
 

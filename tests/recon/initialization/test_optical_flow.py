@@ -8,20 +8,36 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sci_stream.recon.initialization.optical_flow import Trajectory, box_mean, gradient, solve_2x2, velocity
+from sci_stream.recon.initialization.optical_flow import (
+    Trajectory,
+    box_mean,
+    gradient,
+    solve_2x2,
+    velocity,
+)
 
 PX_PER_FRAME = st.floats(-1.5, 1.5)
 
 
 def texture(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return a smooth pattern without a period that could be mistaken, at any real position."""
-    waves = ((0.31, 0.12, 0.0), (-0.14, 0.27, 1.0), (0.07, -0.22, 2.0), (0.19, 0.05, 4.0), (-0.05, 0.09, 5.0))
+    waves = (
+        (0.31, 0.12, 0.0),
+        (-0.14, 0.27, 1.0),
+        (0.07, -0.22, 2.0),
+        (0.19, 0.05, 4.0),
+        (-0.05, 0.09, 5.0),
+    )
     return 0.5 + 0.09 * sum(torch.sin(a * rows + b * columns + c) for a, b, c in waves)
 
 
-def moving(dy: float, dx: float, n_frames: int = 8, height: int = 64, width: int = 72) -> torch.Tensor:
+def moving(
+    dy: float, dx: float, n_frames: int = 8, height: int = 64, width: int = 72
+) -> torch.Tensor:
     """Return (B, H, W) of the texture moving by (dy, dx) pixels a frame."""
-    rows, columns = torch.meshgrid(torch.arange(float(height)), torch.arange(float(width)), indexing="ij")
+    rows, columns = torch.meshgrid(
+        torch.arange(float(height)), torch.arange(float(width)), indexing="ij"
+    )
     return torch.stack([texture(rows - b * dy, columns - b * dx) for b in range(n_frames)])
 
 
@@ -76,7 +92,9 @@ def test_normal_equations_recover_the_step(rows: float, columns: float) -> None:
     error = rows * a + columns * b
     derivatives = torch.stack((a, b, -error))
     step = solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, 1e-6, 2)
-    torch.testing.assert_close(step, torch.tensor([rows, columns]).view(2, 1, 1).expand(2, 12, 12), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        step, torch.tensor([rows, columns]).view(2, 1, 1).expand(2, 12, 12), atol=1e-3, rtol=0
+    )
 
 
 @settings(max_examples=6)
@@ -91,33 +109,44 @@ def test_steady_motion_is_found(dy: float, dx: float) -> None:
 def test_motion_is_found_in_noise() -> None:
     noise = 0.05 * torch.randn(8, 64, 72, generator=torch.Generator().manual_seed(3))
     found = velocity(moving(0.8, -0.5) + noise, finest=1, rounds=3)[:, 14:-14, 14:-14]
-    torch.testing.assert_close(found.flatten(1).median(1).values, torch.tensor([0.8, -0.5]), atol=0.1, rtol=0)
+    torch.testing.assert_close(
+        found.flatten(1).median(1).values, torch.tensor([0.8, -0.5]), atol=0.1, rtol=0
+    )
 
 
 @pytest.mark.parametrize(("dy", "dx"), [(8.0, 0.0), (4.0, -6.0)])
 def test_small_fast_object_is_found(dy: float, dx: float) -> None:
     rows, columns = torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")
     last = torch.tensor([64.0, 40.0])
-    away = [torch.hypot(rows - last[0] + dy * age, columns - last[1] + dx * age) for age in range(7, -1, -1)]
+    away = [
+        torch.hypot(rows - last[0] + dy * age, columns - last[1] + dx * age)
+        for age in range(7, -1, -1)
+    ]
     video = 0.1 + 0.6 * torch.stack([torch.sigmoid(7 - distance) for distance in away])
     found = velocity(video, finest=2, rounds=2)[:, away[-1] < 6]
     torch.testing.assert_close(found.mean(1), torch.tensor([dy, dx]), atol=0.8, rtol=0)
 
 
 def test_two_opposite_motions_are_found() -> None:
-    video = torch.cat((moving(0.0, 0.8, width=64)[..., :64], moving(0.0, -0.8, width=64)[..., :64]), dim=-1)
+    video = torch.cat(
+        (moving(0.0, 0.8, width=64)[..., :64], moving(0.0, -0.8, width=64)[..., :64]), dim=-1
+    )
     found = velocity(video, finest=1, rounds=3)[1, 14:-14]
     assert float(found[:, 14:48].median()) == pytest.approx(0.8, abs=0.1)
     assert float(found[:, 80:114].median()) == pytest.approx(-0.8, abs=0.1)
 
 
-@pytest.mark.parametrize("video", [moving(0, 0), torch.full((8, 32, 32), 0.3), torch.zeros(4, 9, 50)])
+@pytest.mark.parametrize(
+    "video", [moving(0, 0), torch.full((8, 32, 32), 0.3), torch.zeros(4, 9, 50)]
+)
 def test_static_scene_has_no_velocity(video: torch.Tensor) -> None:
     assert float(velocity(video, finest=1, rounds=3).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 24), (2, 3, 5), (3, 31, 17), (5, 12, 200), (2, 1, 1)])
 def test_any_size_works(shape: tuple[int, int, int]) -> None:
-    found = velocity(torch.rand(shape, generator=torch.Generator().manual_seed(4)), finest=1, rounds=3)
+    found = velocity(
+        torch.rand(shape, generator=torch.Generator().manual_seed(4)), finest=1, rounds=3
+    )
     assert found.shape == (2, *shape[1:])
     assert bool(found.isfinite().all())

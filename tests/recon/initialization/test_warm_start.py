@@ -25,14 +25,19 @@ B, H, W = 8, 64, 72
 VELOCITY = (0.7, -0.5)
 
 
-def scene(first: int, *, dy: float = VELOCITY[0], dx: float = VELOCITY[1], seed: int = 0) -> torch.Tensor:
+def scene(
+    first: int, *, dy: float = VELOCITY[0], dx: float = VELOCITY[1], seed: int = 0
+) -> torch.Tensor:
     """Return frames ``first`` … ``first + B − 1`` of a moving pattern, (1, B, H, W)."""
     rows, columns = torch.meshgrid(torch.arange(float(H)), torch.arange(float(W)), indexing="ij")
     waves = torch.rand(6, 3, generator=torch.Generator().manual_seed(seed)).sub(0.5)
     frames = []
     for t in range(first, first + B):
         r, c = rows - t * dy, columns - t * dx
-        frames.append(0.5 + 0.08 * sum(torch.sin(1.2 * a * r + 1.2 * b * c + 9 * p) for a, b, p in waves.tolist()))
+        frames.append(
+            0.5
+            + 0.08 * sum(torch.sin(1.2 * a * r + 1.2 * b * c + 9 * p) for a, b, p in waves.tolist())
+        )
     return torch.stack(frames).unsqueeze(0)
 
 
@@ -52,7 +57,9 @@ def still_of(measured: Measurement) -> torch.Tensor:
 
 
 def cold_of(measured: Measurement, *, linear: bool = True) -> tuple[InitialGuess, LeaveOneOutError]:
-    errors = LmmseEstimator(measured.phi, measured.r_inv).leave_one_out(measured.y, measured.r_inv, None)
+    errors = LmmseEstimator(measured.phi, measured.r_inv).leave_one_out(
+        measured.y, measured.r_inv, None
+    )
     return errors.cold(still_of(measured), linear=linear), errors
 
 
@@ -80,7 +87,9 @@ def test_extrapolation_keeps_fine_texture() -> None:
     flow = torch.tensor([0.0, 0.5]).view(2, 1, 1).expand(2, H, W)
     half_way = extrapolate(fine(0.0).unsqueeze(0), flow, 1)[0, 0]
     inside = (..., slice(8, -8))
-    assert float(half_way[inside].std()) > 0.8 * float(fine(0.5)[inside].std())  # linearly 0.71 of it is left
+    assert float(half_way[inside].std()) > 0.8 * float(
+        fine(0.5)[inside].std()
+    )  # linearly 0.71 of it is left
 
 
 def test_measurement_corrects_a_wrong_velocity() -> None:
@@ -121,7 +130,10 @@ def test_estimated_error_follows_true_error_conservatively() -> None:
     for level in (0.01, 0.02, 0.03):
         noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
         prediction = predicted(scene(0) + noise, measured)
-        true = float(torch.linalg.vector_norm(prediction.start.video - truth) / torch.linalg.vector_norm(cold - truth))
+        true = float(
+            torch.linalg.vector_norm(prediction.start.video - truth)
+            / torch.linalg.vector_norm(cold - truth)
+        )
         promised.append(float(prediction.figures[0]))
         assert true < promised[-1] <= 1
     assert promised[0] < promised[1] < promised[2]

@@ -34,7 +34,13 @@ _COUNTERS = {"n_underruns": "underrun"}
 _HINT = "Check that it is connected, powered and reachable, and that no firewall blocks UDP."
 _RELEASE_S = 1.0
 _releases: list[threading.Thread] = []
-_PASSED_ON = ("n_underruns", "n_missing_packets", "n_resend_requests", "n_resent_packets", "n_error_packets")
+_PASSED_ON = (
+    "n_underruns",
+    "n_missing_packets",
+    "n_resend_requests",
+    "n_resent_packets",
+    "n_error_packets",
+)
 
 
 class AravisOptions(GenicamOptions):
@@ -44,7 +50,8 @@ class AravisOptions(GenicamOptions):
         default=0,
         ge=0,
         le=65536,
-        description="Size of the packets of a GigE Vision camera, bytes; 0: the largest that the network passes.",
+        description="Size of the packets of a GigE Vision camera, bytes; 0: the largest that the "
+        "network passes.",
     )
 
 
@@ -55,10 +62,17 @@ class AravisCamera(GenicamCamera[AravisOptions, "Device"]):
 
     @staticmethod
     def find(places: Sequence[Path]) -> list[FoundProducer]:
-        """Find cameras; see `sci_stream.ports.CameraFinder`. Aravis has no files of producers to search."""
+        """Find cameras; see `sci_stream.ports.CameraFinder`.
+
+        Aravis has no files of producers to search.
+        """
         if places:
             return []
-        return [FoundProducer("aravis", "Aravis", "", "", interfaces(_cameras(aravis()), _TRANSPORTS), "")]
+        return [
+            FoundProducer(
+                "aravis", "Aravis", "", "", interfaces(_cameras(aravis()), _TRANSPORTS), ""
+            )
+        ]
 
     def _connect(self) -> Device:
         library()
@@ -70,7 +84,11 @@ class AravisCamera(GenicamCamera[AravisOptions, "Device"]):
         return AravisStream(connection, image, self._options, self._counts)
 
     def _selection(self, connection: Device) -> dict[str, Any]:
-        return {"selector": {"serial": connection.serial} if connection.serial else {"id": connection.id}}
+        return {
+            "selector": {"serial": connection.serial}
+            if connection.serial
+            else {"id": connection.id}
+        }
 
 
 def _cameras(lib: Aravis) -> list[tuple[FoundCamera, str]]:
@@ -79,7 +97,8 @@ def _cameras(lib: Aravis) -> list[tuple[FoundCamera, str]]:
     found = []
     for index in range(lib.call("arv_get_n_devices")):
         id_, vendor, model, serial, protocol = (
-            lib.text(f"arv_get_device_{key}", index) for key in ("id", "vendor", "model", "serial_nbr", "protocol")
+            lib.text(f"arv_get_device_{key}", index)
+            for key in ("id", "vendor", "model", "serial_nbr", "protocol")
         )
         options = {"selector": {"serial": serial} if serial else {"id": id_}}
         found.append((FoundCamera(id_, vendor, model, serial, "", "unknown", options), protocol))
@@ -87,10 +106,12 @@ def _cameras(lib: Aravis) -> list[tuple[FoundCamera, str]]:
 
 
 class Device:
-    """An open camera: its registers behind a node map. Satisfies `sci_stream_drivers.genicam.stream.Connection`.
+    """An open camera: its registers behind a node map.
 
-    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if several cameras match
-    the selector.
+    Satisfies `sci_stream_drivers.genicam.stream.Connection`.
+
+    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if
+    several cameras match the selector.
     """
 
     has_clock = True
@@ -98,12 +119,21 @@ class Device:
     def __init__(self, lib: Aravis, selector: CameraSelector) -> None:
         self.lib = lib
         if selector.user_defined_name is not None:
-            raise ConfigError("Aravis does not list the names that users gave cameras", hint="Select by serial or id.")
+            raise ConfigError(
+                "Aravis does not list the names that users gave cameras",
+                hint="Select by serial or id.",
+            )
         camera, protocol = selected(_cameras(lib), selector, _HINT)
-        # A late goodbye would end the control that is taken here. Only now: while the camera is away, nothing waits.
+        # A late goodbye would end the control that is taken here. Only now: while the camera is
+        # away, nothing waits.
         while _releases:
             _releases.pop().join()
-        self.id, self.vendor, self.model, self.serial = camera.id, camera.vendor, camera.model, camera.serial
+        self.id, self.vendor, self.model, self.serial = (
+            camera.id,
+            camera.vendor,
+            camera.model,
+            camera.serial,
+        )
         self.name = f"{self.vendor} {self.model} {self.serial}".strip()
         self.transport = _TRANSPORTS.get(protocol, protocol)
         try:
@@ -124,7 +154,9 @@ class Device:
             raise
 
     def set_packet_size(self, size: int) -> None:
-        """Set the size of the packets of a GigE Vision camera; 0: the largest that the network passes."""
+        """Set the size of the packets of a GigE Vision camera; 0: the largest that the network
+        passes.
+        """
         try:
             if size:
                 self.lib.checked("arv_gv_device_set_packet_size", self.handle, size)
@@ -142,9 +174,13 @@ class Device:
         handle, self.handle = self.handle, None
         if handle is None:
             return
-        # Aravis says goodbye to a lost camera for some seconds, which must not delay the end of a node.
+        # Aravis says goodbye to a lost camera for some seconds, which must not delay the end of a
+        # node.
         release = threading.Thread(
-            target=self.lib.call, args=("g_object_unref", handle), name="aravis-release", daemon=True
+            target=self.lib.call,
+            args=("g_object_unref", handle),
+            name="aravis-release",
+            daemon=True,
         )
         release.start()
         release.join(_RELEASE_S)
@@ -180,7 +216,9 @@ def _node_map(lib: Aravis, handle: int, port: Any) -> Any:
     size = c_size_t()
     address = lib.call("arv_device_get_genicam_xml", handle, ctypes.byref(size))
     node_map = library().genapi.NodeMap()
-    node_map.load_xml_from_string(ctypes.string_at(address, size.value).decode(errors="replace").rstrip("\0"))
+    node_map.load_xml_from_string(
+        ctypes.string_at(address, size.value).decode(errors="replace").rstrip("\0")
+    )
     node_map.connect(port, "Device")
     return node_map
 
@@ -188,7 +226,9 @@ def _node_map(lib: Aravis, handle: int, port: Any) -> Any:
 class AravisStream:
     """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
 
-    def __init__(self, device: Device, image: ImageFormat, options: AravisOptions, counts: Counter[str]) -> None:
+    def __init__(
+        self, device: Device, image: ImageFormat, options: AravisOptions, counts: Counter[str]
+    ) -> None:
         self._lib = device.lib
         self._device = device
         self._format = image
@@ -211,13 +251,17 @@ class AravisStream:
             self._stream = self._lib.checked("arv_device_create_stream", device.handle, None, None)
             for _ in range(self._buffers):
                 self._lib.call(
-                    "arv_stream_push_buffer", self._stream, self._lib.call("arv_buffer_new_allocate", payload)
+                    "arv_stream_push_buffer",
+                    self._stream,
+                    self._lib.call("arv_buffer_new_allocate", payload),
                 )
             self._lock(locked=True)
             apply(nodes, FeatureSetting(feature="AcquisitionStart"), device.name)
         except self._refusals as error:
             self._release()
-            raise CameraLost(f"The camera {device.name} does not start", got=message_of(error)) from None
+            raise CameraLost(
+                f"The camera {device.name} does not start", got=message_of(error)
+            ) from None
 
     def _lock(self, *, locked: bool) -> None:
         setting = FeatureSetting(feature="TLParamsLocked", value=int(locked), optional=True)
@@ -246,7 +290,9 @@ class AravisStream:
         call("arv_buffer_get_image_padding", buffer, ctypes.byref(padding), ctypes.byref(rows))
         code = call("arv_buffer_get_image_pixel_format", buffer)
         self._format.check(
-            code, call("arv_buffer_get_image_height", buffer), call("arv_buffer_get_image_width", buffer)
+            code,
+            call("arv_buffer_get_image_height", buffer),
+            call("arv_buffer_get_image_width", buffer),
         )
         pixel_format, height_px, width_px = self._format
         if size.value < pixel_format.bytes_for(height_px, width_px, padding.value):
@@ -267,7 +313,11 @@ class AravisStream:
         """Stop; frames that were not fetched are discarded."""
         if not lost:  # it would be asked for seconds
             with contextlib.suppress(*self._refusals):
-                apply(self._device.node_map, FeatureSetting(feature="AcquisitionStop"), self._device.name)
+                apply(
+                    self._device.node_map,
+                    FeatureSetting(feature="AcquisitionStop"),
+                    self._device.name,
+                )
                 self._lock(locked=False)
         self._release()
 
@@ -279,7 +329,9 @@ class AravisStream:
             self._lib.call("g_object_unref", stream)
 
     def counters(self) -> dict[str, int]:
-        """Return Aravis' own counters: buffers and packets that were missing, asked for again and sent again."""
+        """Return Aravis' own counters: buffers and packets that were missing, asked for again and
+        sent again.
+        """
         now = _statistics(self._lib, self._stream) if self._stream is not None else {}
         return {name: value + self._counts.get(name, 0) for name, value in now.items()}
 

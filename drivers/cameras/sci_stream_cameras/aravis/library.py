@@ -1,7 +1,7 @@
 """The part of the Aravis library (LGPL-2.1) that the driver uses, through ctypes.
 
-Calls release the interpreter's lock, so that a slow camera does not stop the other threads of a node. The functions and
-their arguments are those of Aravis 0.8 and 0.10.
+Calls release the interpreter's lock, so that a slow camera does not stop the other threads of a
+node. The functions and their arguments are those of Aravis 0.8 and 0.10.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ _FILES = ("libaravis-0.10.so.0", "libaravis-0.8.so.0")
 SUCCESS = 0
 """Status of a complete buffer."""
 STATUS = (
-    *("success", "cleared", "timeout", "missing_packets", "wrong_packet_id", "size_mismatch", "filling", "aborted"),
+    *(
+        "success",
+        "cleared",
+        "timeout",
+        "missing_packets",
+        "wrong_packet_id",
+        "size_mismatch",
+        "filling",
+        "aborted",
+    ),
     "payload_not_supported",
 )
 """Names of the statuses of a buffer."""
@@ -71,7 +80,9 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
 
 
 class Aravis:
-    """Functions of the library by name: ``call`` for those that cannot fail, ``checked`` for the others."""
+    """Functions of the library by name: ``call`` for those that cannot fail, ``checked`` for the
+    others.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, (result, *arguments) in _FUNCTIONS.items():

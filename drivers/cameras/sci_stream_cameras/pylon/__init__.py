@@ -1,4 +1,6 @@
-"""Basler cameras through pylon, and pylon's camera emulator: ``pip install 'sci-stream-cameras[pylon]'``."""
+"""Basler cameras through pylon, and pylon's camera emulator: ``pip install
+'sci-stream-cameras[pylon]'``.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ class PylonCamera(GenicamCamera[GenicamOptions, "PylonDevice"]):
 
     @staticmethod
     def find(places: Sequence[Path]) -> list[FoundProducer]:
-        """Find cameras; see `sci_stream.ports.CameraFinder`. pylon has no files of producers to search."""
+        """Find cameras; see `sci_stream.ports.CameraFinder`. pylon has no files of producers to
+        search.
+        """
         if places:
             return []
         cameras = [(camera, info.GetDeviceClass()) for camera, info in _cameras(_pylon())]
@@ -49,11 +51,16 @@ class PylonCamera(GenicamCamera[GenicamOptions, "PylonDevice"]):
         return PylonStream(connection, image, self._options, self._counts)
 
     def trigger(self) -> None:
-        """Send one software trigger once the camera is ready: it ignores others. Raises `CameraLost`."""
+        """Send one software trigger once the camera is ready: it ignores others.
+
+        Raises `CameraLost`.
+        """
         device = self._opened().connection
         with lost_if_failing(f"The camera {device.name} does not respond"), translated():
             if device.camera.CanWaitForFrameTriggerReady():
-                device.camera.WaitForFrameTriggerReady(_READY_MS, device.pylon.TimeoutHandling_Return)
+                device.camera.WaitForFrameTriggerReady(
+                    _READY_MS, device.pylon.TimeoutHandling_Return
+                )
         super().trigger()
 
     def _selection(self, connection: PylonDevice) -> dict[str, Any]:
@@ -68,7 +75,9 @@ def _pylon() -> Any:
             from pypylon import pylon  # noqa: PLC0415  # optional
     except ImportError as error:
         hint = "Install it: pip install 'sci-stream-cameras[pylon]'."
-        raise CameraError("Basler cameras need the package pypylon", got=error, hint=hint) from error
+        raise CameraError(
+            "Basler cameras need the package pypylon", got=error, hint=hint
+        ) from error
     return pylon
 
 
@@ -77,7 +86,13 @@ def _cameras(pylon: Any) -> list[tuple[FoundCamera, Any]]:
     found = []
     for info in pylon.TlFactory.GetInstance().EnumerateDevices():
         serial = info.GetSerialNumber()
-        texts = (info.GetFullName(), info.GetVendorName(), info.GetModelName(), serial, info.GetUserDefinedName())
+        texts = (
+            info.GetFullName(),
+            info.GetVendorName(),
+            info.GetModelName(),
+            serial,
+            info.GetUserDefinedName(),
+        )
         found.append((FoundCamera(*texts, "unknown", {"selector": {"serial": serial}}), info))
     return found
 
@@ -100,7 +115,9 @@ class PylonDevice:
                 self.node_map = NodeMap(self.camera.GetNodeMap())
         except library().transport_errors as error:
             hint = "Close the viewer or the other acquire node that uses it."
-            raise CameraError(f"The camera {self.name} cannot be opened", got=message_of(error), hint=hint) from None
+            raise CameraError(
+                f"The camera {self.name} cannot be opened", got=message_of(error), hint=hint
+            ) from None
 
     def ping(self) -> None:
         """Do nothing: pylon itself reports a camera that is gone."""
@@ -115,7 +132,9 @@ class PylonDevice:
 class PylonStream:
     """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
 
-    def __init__(self, device: PylonDevice, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
+    def __init__(
+        self, device: PylonDevice, image: ImageFormat, options: GenicamOptions, counts: Counter[str]
+    ) -> None:
         self._pylon, self._camera, self._name = device.pylon, device.camera, device.name
         self._format, self._chunks, self._counts = image, options.chunks, counts
         self._camera.MaxNumBuffer.Value = options.buffers
@@ -144,7 +163,9 @@ class PylonStream:
         if not result.GrabSucceeded():
             self._counts["incomplete"] += 1
             return None
-        self._format.check(result.GetPixelType() & 0xFFFFFFFF, result.GetHeight(), result.GetWidth())
+        self._format.check(
+            result.GetPixelType() & 0xFFFFFFFF, result.GetHeight(), result.GetWidth()
+        )
         number = result.GetBlockID()
         return RawFrame(
             raw=np.frombuffer(result.GetBuffer(), np.uint8).copy(),

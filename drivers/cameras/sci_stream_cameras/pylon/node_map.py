@@ -1,7 +1,7 @@
 """Node maps of pylon with the interface of the package ``genicam``.
 
-pylon does not give the description of a camera, from which ``genicam`` would make a node map. Both packages wrap
-GenApi: numbers of types and access modes are equal, and names differ in spelling.
+pylon does not give the description of a camera, from which ``genicam`` would make a node map. Both
+packages wrap GenApi: numbers of types and access modes are equal, and names differ in spelling.
 """
 
 from __future__ import annotations
@@ -29,17 +29,27 @@ def translated() -> Iterator[None]:
 
 
 class Node:
-    """A node: ``node.is_selector()`` calls ``IsSelector()`` of pylon, ``node.value`` reads ``Value``."""
+    """A node: ``node.is_selector()`` calls ``IsSelector()`` of pylon, ``node.value`` reads
+    ``Value``.
+    """
 
     def __init__(self, node: Any) -> None:
         self.__dict__["_node"] = node
 
     def __getattr__(self, name: str) -> Any:
-        spelt = "ToolTip" if name == "tooltip" else "".join(word.capitalize() for word in name.split("_"))
+        spelt = (
+            "ToolTip"
+            if name == "tooltip"
+            else "".join(word.capitalize() for word in name.split("_"))
+        )
         with translated():
             if name in _NODES:
                 nodes = getattr(self._node, f"Get{spelt}")()
-                return [Node(node) for node in nodes] if isinstance(nodes, tuple | list) else Node(nodes)
+                return (
+                    [Node(node) for node in nodes]
+                    if isinstance(nodes, tuple | list)
+                    else Node(nodes)
+                )
             member = getattr(self._node, spelt)
         return translated()(member) if callable(member) else member
 

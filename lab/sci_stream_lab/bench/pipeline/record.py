@@ -1,4 +1,6 @@
-"""``sci-stream bench stream --record``: recording rate, of the recorder alone and of the whole pipeline."""
+"""``sci-stream bench stream --record``: recording rate, of the recorder alone and of the whole
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ from sci_stream_lab.bench.pipeline.zmq_baseline import StreamPart
 _FULL_S = 0.001
 
 
-def bench_record(folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float) -> list[StreamPart]:
+def bench_record(
+    folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float
+) -> list[StreamPart]:
     """Measure recording of 12-bit noise, which is harder to compress than any scene.
 
-    Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder as in a rig, at
-    a given rate and at full speed. ``lost`` counts snapshots acquired whose raw counts cannot be
-    read from the recording afterwards.
+    Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and
+    recorder as in a rig, at a given rate and at full speed. ``lost`` counts snapshots acquired
+    whose raw counts cannot be read from the recording afterwards.
     """
     shape = (height_px, width_px)
     parts = [recorder_alone(folder, shape, snapshots, compression) for compression in Compression]
@@ -34,13 +38,19 @@ def bench_record(folder: Path, *, snapshots: int, height_px: int, width_px: int,
     return parts
 
 
-def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression) -> StreamPart:
+def recorder_alone(
+    folder: Path, shape: tuple[int, int], snapshots: int, compression: Compression
+) -> StreamPart:
     """Measure the recorder alone: raw snapshots at full speed, until its last flush ends."""
     camera = LoopCamera(shape, 0.0)
     calibration = camera.calibration()
-    info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
+    info = SeriesInfo(
+        "bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash
+    )
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
-        options = RecordSection(folder=Path(scratch), video=False, compression=compression.value, min_free_mib=0)
+        options = RecordSection(
+            folder=Path(scratch), video=False, compression=compression.value, min_free_mib=0
+        )
         recorder = Recorder(info, calibration, options)
         recorder.start()
         camera.start()
@@ -57,13 +67,19 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
         held = _held(Path(scratch))
     name = "recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else "")
     used = {"recorder": used_s}
-    return StreamPart.measured(name, camera.frame_bytes, snapshots, seconds, used, through=held, lost=snapshots - held)
+    return StreamPart.measured(
+        name, camera.frame_bytes, snapshots, seconds, used, through=held, lost=snapshots - held
+    )
 
 
-def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> StreamPart:
+def _pipeline(
+    folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str
+) -> StreamPart:
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
         record = {"folder": "recordings", "video": False, "min_free_mib": 0}
-        part, acquired = run_part(name, Path(scratch), LoopCamera(shape, rate_hz), snapshots, record=record)
+        part, acquired = run_part(
+            name, Path(scratch), LoopCamera(shape, rate_hz), snapshots, record=record
+        )
         held = _held(Path(scratch) / "recordings")
     return dataclasses.replace(part, lost=acquired - held)
 

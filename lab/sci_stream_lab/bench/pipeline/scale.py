@@ -1,4 +1,6 @@
-"""``sci-stream bench scale``: throughput gained by a second reconstruct node, and its time to contribute."""
+"""``sci-stream bench scale``: throughput gained by a second reconstruct node, and its time to
+contribute.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from sci_stream.recording.reader import Recording
 from sci_stream.transport.pubsub import subscribe
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.pipeline.scale_node import SLEEPING
-from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream_lab.bench.pipeline.supervised_rig import (
+    LedgerFigures,
+    RigTables,
+    SupervisedRig,
+    small_rig,
+    supervised,
+)
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable
 
 _SIZE_PX = 32
@@ -34,7 +42,8 @@ Result = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ScalePhase:
-    """Figures of a number of nodes: rate, its ratio to one node's, and the part of the snapshots that each solved.
+    """Figures of a number of nodes: rate, its ratio to one node's, and the part of the snapshots
+    that each solved.
 
     ``first_result_s`` is the time from the request to join to the node's first result.
     """
@@ -53,9 +62,11 @@ class ScalePhase:
 
 @dataclass(frozen=True)
 class ScaleResult(BenchResult):
-    """Every phase and the account of the whole run: how many snapshots the recording has twice, or lacks.
+    """Every phase and the account of the whole run: how many snapshots the recording has twice, or
+    lacks.
 
-    ``out_of_order`` counts results that the taps gave after a later one; ``status`` is the rig's exit status.
+    ``out_of_order`` counts results that the taps gave after a later one; ``status`` is the rig's
+    exit status.
     """
 
     snapshots: int = 0
@@ -92,8 +103,8 @@ def bench(
 ) -> ScaleResult:
     """Run a rig whose reconstruct nodes join one after the other, and evaluate its recording.
 
-    Reconstruction is the bottleneck: the camera delivers more than all nodes together can solve, into a queue that
-    drops nothing.
+    Reconstruction is the bottleneck: the camera delivers more than all nodes together can solve,
+    into a queue that drops nothing.
 
     Parameters
     ----------
@@ -114,14 +125,18 @@ def bench(
     total = snapshots * nodes * (nodes + 1) // 2
     with tempfile.TemporaryDirectory(prefix="sci-stream-scale-", dir=folder) as scratch:
         path = _rig(Path(scratch), total, rate_hz=2 * nodes / solve_s)
-        with _waiting_nodes(path, nodes, solve_s) as waiting, supervised(path, snapshots=total) as rig:
+        with (
+            _waiting_nodes(path, nodes, solve_s) as waiting,
+            supervised(path, snapshots=total) as rig,
+        ):
             joined_ns, seen = _run(rig, waiting, snapshots, progress)
             summary = rig.join(_PATIENCE_S + 2 * total * solve_s)
         with Recording(next((Path(scratch) / "recordings").glob("*.h5"))) as recording:
             seqs = recording.video_seqs
             rows = recording.rows
             results = sorted(
-                (int(rows["finished_ns"][seq]), str(bytes(rows["node"][seq]).decode("ascii"))) for seq in seqs
+                (int(rows["finished_ns"][seq]), str(bytes(rows["node"][seq]).decode("ascii")))
+                for seq in seqs
             )
     ledger, distinct = summary.ledger, len(set(seqs))
     twice, missing = len(seqs) - distinct, total - distinct
@@ -132,7 +147,8 @@ def bench(
         environment=here,
         tables=(
             ResultTable(
-                f"nodes that take {1000 * solve_s:g} ms a snapshot, joining one by one ({here.machine})",
+                f"nodes that take {1000 * solve_s:g} ms a snapshot, joining one by one "
+                f"({here.machine})",
                 _COLUMNS,
                 phases,
             ),
@@ -154,7 +170,12 @@ def bench(
 
 def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
     tables: RigTables = {
-        "policy": {"mode": "live", "queue_snapshots": total, "max_wait_s": 3600.0, "wait_for_nodes_s": 0.0},
+        "policy": {
+            "mode": "live",
+            "queue_snapshots": total,
+            "max_wait_s": 3600.0,
+            "wait_for_nodes_s": 0.0,
+        },
         "reconstruct": {
             "nodes": 0,
             "denoiser": SLEEPING,
@@ -176,14 +197,21 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
     """Start nodes that load and wait for the request to join; end all of them on exit."""
     command = [sys.executable, "-P", "-m", "sci_stream_lab.bench.pipeline.scale_node", str(path)]
     processes = [
-        subprocess.Popen([*command, str(index), str(solve_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(index), str(solve_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for index in range(nodes)
     ]
     try:
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "loaded\n":
-                raise EnvironmentFault("A reconstruct node did not start", hint="Its log lines are above.")
+                raise EnvironmentFault(
+                    "A reconstruct node did not start", hint="Its log lines are above."
+                )
         yield processes
     finally:
         for process in processes:
@@ -201,7 +229,9 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
 def _run(
     rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, progress: Progress
 ) -> tuple[list[int], list[int]]:
-    """Let nodes join one after the other; return the times, and the seqs in the order in which the taps gave them."""
+    """Let nodes join one after the other; return the times, and the seqs in the order in which the
+    taps gave them.
+    """
     seen: list[int] = []
     listener = threading.Thread(target=_listen, args=(rig, seen), daemon=True)
     listener.start()
@@ -228,7 +258,9 @@ def _listen(rig: SupervisedRig, seen: list[int]) -> None:
 
 
 def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[ScalePhase]:
-    """Return the figures of each phase: from the first result of a new node until the next one joins."""
+    """Return the figures of each phase: from the first result of a new node until the next one
+    joins.
+    """
     times = np.array([finished_ns for finished_ns, _ in results], np.int64)
     # At the end of the run, nodes idle while others finish their last snapshots.
     last_ns = int(times[max(0, len(times) - 1 - _CREDIT * len(joined_ns))])
@@ -237,7 +269,9 @@ def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[ScalePh
     for index, (begin_ns, end_ns) in enumerate(zip(joined_ns, ends_ns, strict=True)):
         first_ns = next((at_ns for at_ns, node in results if node == f"reconstruct-{index}"), None)
         if first_ns is None:
-            raise EnvironmentFault(f"Node {index} reconstructed nothing", hint="Use more --snapshots in each phase.")
+            raise EnvironmentFault(
+                f"Node {index} reconstructed nothing", hint="Use more --snapshots in each phase."
+            )
         within = [node for at_ns, node in results if first_ns < at_ns <= end_ns]
         counts = Counter(within)
         per_s = len(within) / max((end_ns - first_ns) / 1e9, 1e-9)
@@ -246,7 +280,9 @@ def _phases(results: Sequence[Result], joined_ns: Sequence[int]) -> list[ScalePh
                 nodes=index + 1,
                 per_s=round(per_s, 2),
                 ratio=round(per_s / phases[0].per_s, 3) if phases and phases[0].per_s else 1.0,
-                share={node: round(count / len(within), 3) for node, count in sorted(counts.items())},
+                share={
+                    node: round(count / len(within), 3) for node, count in sorted(counts.items())
+                },
                 first_result_s=round((first_ns - begin_ns) / 1e9, 3),
             )
         )

@@ -1,7 +1,8 @@
-"""A reconstruct node for `bench scale` whose denoiser sleeps: its solve time does not depend on free cores.
+"""A reconstruct node for `bench scale` whose denoiser sleeps: its solve time does not depend on
+free cores.
 
-Run as ``python -m sci_stream_lab.bench.pipeline.scale_node RIG INDEX SECONDS``. It loads, writes ``loaded``, and joins
-the rig when it receives a line.
+Run as ``python -m sci_stream_lab.bench.pipeline.scale_node RIG INDEX SECONDS``. It loads, writes
+``loaded``, and joins the rig when it receives a line.
 """
 
 from __future__ import annotations

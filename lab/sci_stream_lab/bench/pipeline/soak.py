@@ -11,8 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream_lab.bench.environment import CpuTimeMeter, environment
-from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file
+from sci_stream_lab.bench.pipeline.supervised_rig import (
+    LedgerFigures,
+    RigTables,
+    SupervisedRig,
+    small_rig,
+    supervised,
+)
+from sci_stream_lab.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    figure_file,
+)
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
@@ -44,7 +56,9 @@ class ProcessFigures:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A look at the rig: time, snapshots so far, latency (None: not yet reported), and figures by node."""
+    """A look at the rig: time, snapshots so far, latency (None: not yet reported), and figures by
+    node.
+    """
 
     s: float
     acquired: int
@@ -109,7 +123,9 @@ class LatencyChange:
 
 @dataclass(frozen=True)
 class SoakResult(BenchResult):
-    """Samples, growth by node, verdicts by figure; ``flat`` if memory, threads and handles stayed flat."""
+    """Samples, growth by node, verdicts by figure; ``flat`` if memory, threads and handles stayed
+    flat.
+    """
 
     samples: tuple[Sample, ...] = ()
     growth: dict[str, Growth] = field(default_factory=dict)
@@ -135,9 +151,15 @@ def process_figures(pid: int) -> ProcessFigures | None:
     """Return the figures of a process, from /proc; None if it has ended."""
     folder = Path("/proc") / str(pid)
     try:
-        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
+        fields = dict(
+            line.split(":", 1)
+            for line in (folder / "status").read_text().splitlines()
+            if ":" in line
+        )
         handles = sum(1 for _ in (folder / "fd").iterdir())
-        return ProcessFigures(int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"]), handles)
+        return ProcessFigures(
+            int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"]), handles
+        )
     except (OSError, KeyError):
         return None
 
@@ -156,8 +178,8 @@ def bench(
     Parameters
     ----------
     snapshots, rate_hz
-        Number and rate. None for a third of the rate that this machine sustains: in an overloaded rig, latency only
-        shows how long its queues are. Drops are counted.
+        Number and rate. None for a third of the rate that this machine sustains: in an overloaded
+        rig, latency only shows how long its queues are. Drops are counted.
     denoiser
         ``"identity"``, or ``"tv"`` with one iteration.
     record, folder
@@ -174,7 +196,11 @@ def bench(
             samples = _watch(rig, snapshots, progress)
             summary = rig.join(_START_S)
     settled = min(_SETTLED, snapshots // 10)
-    growth, latency, here = growths(samples, settled), _latency_change(samples, settled), environment()
+    growth, latency, here = (
+        growths(samples, settled),
+        _latency_change(samples, settled),
+        environment(),
+    )
     judged, ledger = verdicts(growth, latency), summary.ledger
     title = f"{ledger.acquired} snapshots at {rate_hz:g}/s ({here.machine})"
     return SoakResult(
@@ -182,9 +208,11 @@ def bench(
         environment=here,
         tables=(ResultTable(title, _COLUMNS, tuple(growth.values())),),
         notes=(
-            f"latency, first and last quarter: p50 {latency.first_p50_ms} → {latency.last_p50_ms} ms, "
+            f"latency, first and last quarter: p50 {latency.first_p50_ms} → {latency.last_p50_ms} "
+            "ms, "
             f"p99 {latency.first_p99_ms} → {latency.last_p99_ms} ms; "
-            f"{ledger.reconstructed} reconstructed, {ledger.n_dropped} dropped, ledger {ledger.state}",
+            f"{ledger.reconstructed} reconstructed, {ledger.n_dropped} dropped, ledger "
+            f"{ledger.state}",
             "; ".join(f"{what} {'flat' if flat else 'NOT FLAT'}" for what, flat in judged.items()),
         ),
         settings={
@@ -205,7 +233,8 @@ def bench(
 def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> Path:
     tables: RigTables = {
         "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0},
-        # A snapshot is done only once it is recorded: with few in flight, the disk would limit the rate.
+        # A snapshot is done only once it is recorded: with few in flight, the disk would limit the
+        # rate.
         "reconstruct": {"denoiser": denoiser, "credit": 32},
         "record": {"enabled": record},
     }
@@ -215,7 +244,8 @@ def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> 
 def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> float:
     """Return a rate without queueing, from the processor time of a snapshot at a low rate.
 
-    The throughput under overload would mislead: there most of the time goes into dropping snapshots.
+    The throughput under overload would mislead: there most of the time goes into dropping
+    snapshots.
     """
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
         path = _write_rig(Path(scratch), _EASY_HZ, denoiser, record=record)
@@ -242,7 +272,8 @@ def _watch(rig: SupervisedRig, snapshots: int, progress: Progress) -> list[Sampl
         acquired = int(latest.get("ledger.acquired", 0))
         nodes = {name: process_figures(pid) for name, pid in rig.supervisor.processes.items()}
         if acquired >= snapshots:
-            # Ending nodes free memory. Reports are half a second old, so the last sample may be affected too.
+            # Ending nodes free memory. Reports are half a second old, so the last sample may be
+            # affected too.
             return samples[:-1]
         samples.append(
             Sample(
@@ -261,7 +292,9 @@ def _watch(rig: SupervisedRig, snapshots: int, progress: Progress) -> list[Sampl
 
 
 def growths(samples: Sequence[Sample], settled: int) -> dict[str, Growth]:
-    """Return by node its figures in the first sample after ``settled`` snapshots, and in the last one."""
+    """Return by node its figures in the first sample after ``settled`` snapshots, and in the last
+    one.
+    """
     later = [sample for sample in samples if sample.acquired >= settled]
     if len(later) < 2:
         return {}
@@ -270,16 +303,27 @@ def growths(samples: Sequence[Sample], settled: int) -> dict[str, Growth]:
 
 
 def verdicts(growth: Mapping[str, Growth], latency: LatencyChange) -> dict[str, bool]:
-    """Return by figure whether it stayed flat in all nodes; an unmeasured figure counts as not flat."""
+    """Return by figure whether it stayed flat in all nodes; an unmeasured figure counts as not
+    flat.
+    """
     nodes = [node.is_flat for node in growth.values()]
-    verdicts = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
+    verdicts = {
+        what: bool(nodes) and all(node[what] for node in nodes)
+        for what in ("memory", "threads", "handles")
+    }
     first, last = latency.first_p50_ms, latency.last_p50_ms
-    flat = first is not None and last is not None and last <= max(first * _MAX_DELAY, first + _MIN_DELAY_MS)
+    flat = (
+        first is not None
+        and last is not None
+        and last <= max(first * _MAX_DELAY, first + _MIN_DELAY_MS)
+    )
     return {**verdicts, "latency": flat}
 
 
 def _latency_change(samples: Sequence[Sample], settled: int) -> LatencyChange:
-    later = [sample for sample in samples if sample.acquired >= settled and sample.p50_ms is not None]
+    later = [
+        sample for sample in samples if sample.acquired >= settled and sample.p50_ms is not None
+    ]
     quarter = max(1, len(later) // 4)
     first, last = later[:quarter], later[-quarter:]
     return LatencyChange(
@@ -304,7 +348,11 @@ def plot(result: SoakResult, path: Path) -> None:
         nodes = sorted({name for sample in samples for name in sample.nodes})
         for axis, (key, words) in zip(axes, rows, strict=False):
             for name in nodes:
-                points = [(sample.s, getattr(sample.nodes[name], key)) for sample in samples if name in sample.nodes]
+                points = [
+                    (sample.s, getattr(sample.nodes[name], key))
+                    for sample in samples
+                    if name in sample.nodes
+                ]
                 axis.plot(*zip(*points, strict=True), label=name)
             axis.set_ylabel(words)
             axis.set_ylim(bottom=0)

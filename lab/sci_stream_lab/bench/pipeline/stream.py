@@ -1,7 +1,9 @@
-"""``sci-stream bench stream``: cost of the pipeline itself, with a worker that passes counts through.
+"""``sci-stream bench stream``: cost of the pipeline itself, with a worker that passes counts
+through.
 
-Three processes as in a real rig, with the real nodes and sockets: an acquire node whose camera returns precomputed
-frames, a reconstruct node whose solver does nothing, and a sink that neither records nor displays.
+Three processes as in a real rig, with the real nodes and sockets: an acquire node whose camera
+returns precomputed frames, a reconstruct node whose solver does nothing, and a sink that neither
+records nor displays.
 """
 
 from __future__ import annotations
@@ -41,16 +43,20 @@ from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
 BARE = ", bare ZeroMQ"
 """Suffix of the name of a part's baseline."""
 _RANKS = ("p50", "p99")
-# Slow enough that one snapshot is in flight at a time: the latency is that of the pipeline, not of a queue.
+# Slow enough that one snapshot is in flight at a time: the latency is that of the pipeline, not of
+# a queue.
 _UNLOADED_HZ = 50.0
-# Noise costs more to make than to send; a few frames in turn keep it out of the measurement, and out of caches.
+# Noise costs more to make than to send; a few frames in turn keep it out of the measurement, and
+# out of caches.
 _MADE = 16
 # Interval between polls of the number in flight: far shorter than a snapshot, and little work.
 _PATIENCE_S = 300e-6
 
 
 class LoopCamera:
-    """A camera that repeats a few frames of 12-bit noise, at a fixed rate or limited by the number in flight."""
+    """A camera that repeats a few frames of 12-bit noise, at a fixed rate or limited by the number
+    in flight.
+    """
 
     def __init__(self, shape: tuple[int, int], rate_hz: float) -> None:
         generator = np.random.default_rng(0)
@@ -70,7 +76,9 @@ class LoopCamera:
     def open(self) -> CameraCapabilities:
         """Return the capabilities."""
         height, width = self._shape
-        return CameraCapabilities("bench", "0", height, width, "Mono12", 12, n_frames=1, clock="none")
+        return CameraCapabilities(
+            "bench", "0", height, width, "Mono12", 12, n_frames=1, clock="none"
+        )
 
     def calibration(self) -> Calibration:
         """Return a calibration of fully open masks."""
@@ -148,11 +156,19 @@ class IdentitySolver:
         """Pass the counts through."""
         now_ns = unix_ns()
         report = SolveReport(
-            iterations=1, start=Start.COLD, start_reason="identity", budget_limited=False, solve_ns=0, residual=0.0
+            iterations=1,
+            start=Start.COLD,
+            start_reason="identity",
+            budget_limited=False,
+            solve_ns=0,
+            residual=0.0,
         )
-        # The same bytes as the input: the way back carries as much as the way in, without any computation.
+        # The same bytes as the input: the way back carries as much as the way in, without any
+        # computation.
         video = snapshot.counts.view(np.float16)[np.newaxis]
-        self._results.put(Solved(snapshot, video, report, StageTimes(started_ns=now_ns, finished_ns=now_ns)))
+        self._results.put(
+            Solved(snapshot, video, report, StageTimes(started_ns=now_ns, finished_ns=now_ns))
+        )
 
     def results(self) -> Iterator[Result]:
         """Return the finished results."""
@@ -183,7 +199,9 @@ def _worker(path: Path) -> None:
 
 @contextlib.contextmanager
 def _local_sockets(folder: Path) -> Iterator[None]:
-    """Set the folder for local sockets in this process and its children, as a supervisor does for its nodes."""
+    """Set the folder for local sockets in this process and its children, as a supervisor does for
+    its nodes.
+    """
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         yield
@@ -200,12 +218,18 @@ def run_part(
     record: Mapping[str, object] | None = None,
     tcp: bool = False,
 ) -> tuple[StreamPart, int]:
-    """Run the pipeline once, with its files in a folder; return its figures and the number of snapshots acquired.
+    """Run the pipeline once, with its files in a folder; return its figures and the number of
+    snapshots acquired.
 
-    ``record`` is the [record] table of the rig, which has policy ``record`` then; None to record nothing.
+    ``record`` is the [record] table of the rig, which has policy ``record`` then; None to record
+    nothing.
     """
     tables: RigTables = {
-        "policy": {"mode": "live" if record is None else "record", "queue_snapshots": 4 * WINDOW, "max_wait_s": 3600.0},
+        "policy": {
+            "mode": "live" if record is None else "record",
+            "queue_snapshots": 4 * WINDOW,
+            "max_wait_s": 3600.0,
+        },
         "reconstruct": {"credit": WINDOW},
         "record": record or {"enabled": False},
     }
@@ -228,8 +252,12 @@ def run_part(
     return part, ledger.acquired
 
 
-def _run(path: Path, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, float, dict[str, float]]:
-    """Return the sink's summary, the seconds from the first to the last snapshot, and processor seconds by process."""
+def _run(
+    path: Path, camera: LoopCamera, snapshots: int
+) -> tuple[RunSummary, float, dict[str, float]]:
+    """Return the sink's summary, the seconds from the first to the last snapshot, and processor
+    seconds by process.
+    """
     summary = path.with_suffix(".json")
     # Not fork: ZeroMQ contexts and torch's threads do not survive it.
     spawn = multiprocessing.get_context("spawn")
@@ -239,9 +267,15 @@ def _run(path: Path, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, fl
     ]
     for process in processes:
         process.start()
-    node = AcquireNode(load_rig(path), ManagedCamera(camera, "loop"), None, StopRequest(), snapshots=snapshots)
+    node = AcquireNode(
+        load_rig(path), ManagedCamera(camera, "loop"), None, StopRequest(), snapshots=snapshots
+    )
     camera.under_way = lambda: node.under_way
-    pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
+    pids = {
+        "acquire": os.getpid(),
+        "sink": processes[0].pid or 0,
+        "reconstruct": processes[1].pid or 0,
+    }
     meter = CpuTimeMeter(pids)
     camera.on_start = meter.start
     try:
@@ -284,7 +318,8 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
     snapshots, height_px, width_px
         Number in each part, and their size.
     tcp
-        Connect the nodes over TCP, as on several hosts, instead of local sockets as in one ``sci-stream run``.
+        Connect the nodes over TCP, as on several hosts, instead of local sockets as in one
+        ``sci-stream run``.
 
     Returns
     -------
@@ -296,7 +331,9 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
         with tempfile.TemporaryDirectory(prefix="sci-stream-bench-") as folder:
             camera = LoopCamera((height_px, width_px), rate_hz)
             part, _ = run_part(name, Path(folder), camera, count, tcp=tcp)
-            bare = measure_zmq_baseline(Path(folder), name + BARE, camera.frame_bytes, count, rate_hz, tcp=tcp)
+            bare = measure_zmq_baseline(
+                Path(folder), name + BARE, camera.frame_bytes, count, rate_hz, tcp=tcp
+            )
             measured += [part, bare]
     return measured
 
@@ -311,7 +348,9 @@ def stream_result(parts: Sequence[StreamPart], *, tcp: bool = False) -> StreamRe
         environment=here,
         tables=(ResultTable(title, _COLUMNS, tuple(parts)),),
         notes=tuple(
-            _against_baseline(part, by_name[part.part + BARE]) for part in parts if part.part + BARE in by_name
+            _against_baseline(part, by_name[part.part + BARE])
+            for part in parts
+            if part.part + BARE in by_name
         ),
         sockets=sockets,
         parts=tuple(parts),
@@ -319,9 +358,13 @@ def stream_result(parts: Sequence[StreamPart], *, tcp: bool = False) -> StreamRe
 
 
 def _against_baseline(part: StreamPart, bare: StreamPart) -> str:
-    rate, cpu = part.mb_per_s / bare.mb_per_s, sum(part.cpu_ms.values()) / max(sum(bare.cpu_ms.values()), 1e-3)
+    rate, cpu = (
+        part.mb_per_s / bare.mb_per_s,
+        sum(part.cpu_ms.values()) / max(sum(bare.cpu_ms.values()), 1e-3),
+    )
     p50, p99 = (part.latency_ms["total"][rank] / bare.latency_ms["total"][rank] for rank in _RANKS)
     return (
-        f"{part.part}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and {p99:.1f} × the latency "
+        f"{part.part}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and "
+        f"{p99:.1f} × the latency "
         "(p50, p99) of the same bytes over bare ZeroMQ"
     )

@@ -1,4 +1,6 @@
-"""A whole rig under its real supervisor, for benchmarks that watch its processes or inject faults."""
+"""A whole rig under its real supervisor, for benchmarks that watch its processes or
+inject faults.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class LedgerFigures:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a finished run: the id of its series, its ledger, and the latencies by stage and percentile, ms."""
+    """Summary of a finished run: the id of its series, its ledger, and the latencies by stage and
+    percentile, ms.
+    """
 
     series: str
     ledger: LedgerFigures
@@ -78,10 +82,14 @@ class RunSummary:
 
 
 def write_rig(folder: Path, *tables: RigTables) -> Path:
-    """Write a rig with free ports, without page and health server; later ``tables`` override earlier ones by key."""
+    """Write a rig with free ports, without page and health server; later ``tables`` override
+    earlier ones by key.
+    """
     rig: dict[str, dict[str, object]] = {
         "rig": {"name": "bench"},
-        "network": {name: f"tcp://127.0.0.1:{free_port(set())}" for name in ("dispatch", "results", "taps")},
+        "network": {
+            name: f"tcp://127.0.0.1:{free_port(set())}" for name in ("dispatch", "results", "taps")
+        },
         "preview": {"enabled": False},
         "health": {"enabled": False},
     }
@@ -101,11 +109,17 @@ def small_rig(
     tables: RigTables,
     camera: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write a rig with a simulated camera (small frames, made in advance) and a denoiser of negligible cost.
+    """Write a rig with a simulated camera (small frames, made in advance) and a denoiser of
+    negligible cost.
 
     ``tables`` override its tables, ``camera`` the options of the camera.
     """
-    options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
+    options = {
+        "width_px": size_px,
+        "height_px": size_px,
+        "n_frames": 4,
+        "snapshot_rate_hz": rate_hz,
+    }
     defaults: RigTables = {
         "camera": {
             "driver": "simulated",
@@ -118,9 +132,13 @@ def small_rig(
 
 
 class SupervisedRig:
-    """A rig whose supervisor runs in a thread of this process; each node is a process of its own."""
+    """A rig whose supervisor runs in a thread of this process;
+    each node is a process of its own.
+    """
 
-    def __init__(self, path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> None:
+    def __init__(
+        self, path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM
+    ) -> None:
         self.rig = load_rig(path, overrides={})
         self._summary = path.with_name("summary.json")
         self._stop = StopRequest()
@@ -194,7 +212,8 @@ class SupervisedRig:
         self._threads[0].join(timeout_s)
         if self.running or not self._summary.exists():
             raise EnvironmentFault(
-                "The rig did not stop cleanly", hint="Last log lines: " + " | ".join(list(self.lines)[-5:])
+                "The rig did not stop cleanly",
+                hint="Last log lines: " + " | ".join(list(self.lines)[-5:]),
             )
         return RunSummary.read(self._summary)
 
@@ -206,7 +225,9 @@ class SupervisedRig:
 
 
 @contextlib.contextmanager
-def supervised(path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM) -> Iterator[SupervisedRig]:
+def supervised(
+    path: Path, *, snapshots: int = 0, program: Sequence[str] = _PROGRAM
+) -> Iterator[SupervisedRig]:
     """Run a rig and leave no process behind."""
     running = SupervisedRig(path, snapshots=snapshots, program=program)
     try:

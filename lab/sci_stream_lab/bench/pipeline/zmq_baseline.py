@@ -1,7 +1,8 @@
 """The baseline of ``bench stream``: the same bytes over the same two hops with bare ZeroMQ.
 
-Three processes with PUSH and PULL sockets: no headers, checks, acknowledgements or ledger. No pipeline over sockets can
-be faster on the same machine, so the ratio to this baseline is comparable between machines.
+Three processes with PUSH and PULL sockets: no headers, checks, acknowledgements or ledger. No
+pipeline over sockets can be faster on the same machine, so the ratio to this baseline is comparable
+between machines.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """Figures of one part: rates, processor time per snapshot by process, and latencies by stage and percentile.
+    """Figures of one part: rates, processor time per snapshot by process, and latencies by stage
+    and percentile.
 
     ``mb_per_s`` is the raw counts from end to end; ``lost`` counts snapshots that did not arrive.
     """
@@ -95,11 +97,13 @@ class StreamPart:
         return str(self.latency_ms["total"][rank]) if "total" in self.latency_ms else "–"
 
 
-def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool) -> StreamPart:
+def measure_zmq_baseline(
+    folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool
+) -> StreamPart:
     """Send blocks through a relay process to one that discards them.
 
-    ``nbytes``, ``count`` and ``rate_hz`` are those of the blocks, rate 0 for full speed. Local sockets are in the
-    folder, unless loopback ``tcp`` is used.
+    ``nbytes``, ``count`` and ``rate_hz`` are those of the blocks, rate 0 for full speed. Local
+    sockets are in the folder, unless loopback ``tcp`` is used.
 
     Raises
     ------
@@ -108,7 +112,11 @@ def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_
     """
     spawn = multiprocessing.get_context("spawn")
     reader, writer = spawn.Pipe(duplex=False)
-    addresses = ["tcp://127.0.0.1:*"] * 2 if tcp else [f"ipc://{folder / hop}" for hop in ("bare-1", "bare-2")]
+    addresses = (
+        ["tcp://127.0.0.1:*"] * 2
+        if tcp
+        else [f"ipc://{folder / hop}" for hop in ("bare-1", "bare-2")]
+    )
     with zmq.Context() as context, context.socket(zmq.PUSH) as source:
         source.set_hwm(WINDOW // 4)
         source.linger, source.sndtimeo = 0, int(_PATIENCE_S * 1e3)
@@ -119,7 +127,9 @@ def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_
         relay = spawn.Process(target=_relay, args=(first, _receive(reader)), daemon=True)
         relay.start()
         try:
-            meter = CpuTimeMeter({"source": os.getpid(), "relay": relay.pid or 0, "drain": drain.pid or 0})
+            meter = CpuTimeMeter(
+                {"source": os.getpid(), "relay": relay.pid or 0, "drain": drain.pid or 0}
+            )
             source.send_multipart([_SENT.pack(0), bytes(nbytes)])
             _receive(reader)
             meter.start()
@@ -130,7 +140,9 @@ def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_
             for process in (relay, drain):
                 process.kill()
                 process.join(10.0)
-    total_ms = {f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)}
+    total_ms = {
+        f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)
+    }
     return StreamPart.measured(
         name, nbytes, count, seconds, used_s, through=count, lost=0, latency_ms={"total": total_ms}
     )
@@ -140,7 +152,8 @@ def _receive(reader: Connection) -> Any:
     """Return the next value from the drain process."""
     if not reader.poll(_PATIENCE_S):
         raise SciStreamError(
-            f"bare ZeroMQ took more than {_PATIENCE_S:g} s", hint="Check whether the machine is overloaded."
+            f"bare ZeroMQ took more than {_PATIENCE_S:g} s",
+            hint="Check whether the machine is overloaded.",
         )
     return reader.recv()
 
@@ -152,11 +165,17 @@ def _send(source: zmq.Socket[bytes], nbytes: int, count: int, rate_hz: float) ->
     for number in range(count):
         if rate_hz:
             time.sleep(max(0.0, start_s + number / rate_hz - time.monotonic()))
-        source.send_multipart([_SENT.pack(time.monotonic_ns()), blocks[number % _MADE].data], copy=False)
+        source.send_multipart(
+            [_SENT.pack(time.monotonic_ns()), blocks[number % _MADE].data], copy=False
+        )
 
 
 def _relay(source: str, target: str) -> None:
-    with zmq.Context() as context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.PULL) as pull,
+        context.socket(zmq.PUSH) as push,
+    ):
         for socket in (pull, push):
             socket.set_hwm(WINDOW // 4)
         pull.connect(source)

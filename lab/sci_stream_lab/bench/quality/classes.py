@@ -1,7 +1,8 @@
-"""``sci-stream bench classes``: solvers side by side behind masks of each class, with errors, and on real captures.
+"""``sci-stream bench classes``: solvers side by side behind masks of each class, with errors, and
+on real captures.
 
-For trained stages: one checkpoint has to serve all of it. Each snapshot is solved cold, with the masks that a rig knows
-and without self-calibration, which `bench reality` measures.
+For trained stages: one checkpoint has to serve all of it. Each snapshot is solved cold, with the
+masks that a rig knows and without self-calibration, which `bench reality` measures.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from sci_stream_lab.training.unrolled.masks import moving_masks
 from sci_stream_lab.training.video.clips import CLIPS, Clip, read_clip
 from sci_stream_lab.training.video.scenes import Video, sensed
 
-# Blur of the masks behind which errors are measured, px, as of grey masks of a rig; frames of a snapshot.
+# Blur of the masks behind which errors are measured, px, as of grey masks of a rig; frames of a
+# snapshot.
 _BLUR_PX, _FRAMES = 0.5, 8
 # Read noise and electrons of low light.
 _DIM = ((0.01, 0.011), (480.0, 500.0))
@@ -54,7 +56,8 @@ class Solver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClassFigure:
-    """Means of a solver over the snapshots of a class; ``gain_db`` over the first of the other solvers.
+    """Means of a solver over the snapshots of a class; ``gain_db`` over the first of the other
+    solvers.
 
     ``texture``, of a capture: see `sci_stream_lab.bench.reality.false_texture.unsupported_texture`.
     """
@@ -87,18 +90,28 @@ _COLUMNS = (
 
 
 def solvers_of(weights: Path | None, against: Sequence[str]) -> list[Solver]:
-    """Return the solver of the weights, or a rig's default, and those to compare with, as ``ffdnet-lite:12``.
+    """Return the solver of the weights, or a rig's default, and those to compare with, as
+    ``ffdnet-lite:12``.
 
     Raises
     ------
     ConfigError
         If a number of iterations is none.
     """
-    solvers = [Solver(weights.stem if weights else "auto", ReconstructSection(weights=weights, warm_start=False))]
+    solvers = [
+        Solver(
+            weights.stem if weights else "auto",
+            ReconstructSection(weights=weights, warm_start=False),
+        )
+    ]
     for text in against:
         name, _, iterations = text.rpartition(":")
         if not iterations.isdecimal():
-            raise ConfigError("Invalid --against", expected="DENOISER:ITERATIONS, such as ffdnet-lite:12", got=text)
+            raise ConfigError(
+                "Invalid --against",
+                expected="DENOISER:ITERATIONS, such as ffdnet-lite:12",
+                got=text,
+            )
         section = ReconstructSection(denoiser=name, iterations=int(iterations), warm_start=False)
         solvers.append(Solver(text, section))
     return solvers
@@ -122,7 +135,8 @@ def bench(
     data
         Folder of published ``.mat`` files, of which all shots are solved.
     clips
-        Videos, of whose middle frames the central square of ``size`` pixels is coded. None may have been trained on.
+        Videos, of whose middle frames the central square of ``size`` pixels is coded. None may have
+        been trained on.
     captures
         Files with measured masks and snapshots without truth. Clips are coded with these masks too.
     only
@@ -136,11 +150,15 @@ def bench(
         cases, row = list(snapshots), []
         for solver in solvers:
             row.append(_measured(name, solver, cases, device))
-            progress(", ".join(f"{value}" for value in dataclasses.astuple(row[-1]) if value is not None))
+            progress(
+                ", ".join(f"{value}" for value in dataclasses.astuple(row[-1]) if value is not None)
+            )
         if len(row) > 1 and row[0].psnr_db is not None and row[1].psnr_db is not None:
             row[0] = dataclasses.replace(row[0], gain_db=row[0].psnr_db - row[1].psnr_db)
         figures += row
-    title = f"{' against '.join(solver.name for solver in solvers)}, cold, on {describe_device(device)}"
+    title = (
+        f"{' against '.join(solver.name for solver in solvers)}, cold, on {describe_device(device)}"
+    )
     return ClassesResult(
         name="classes",
         environment=environment(describe_device(device)),
@@ -153,7 +171,9 @@ def bench(
 Case = tuple[Calibration, Snapshot]
 
 
-def _measured(name: str, solver: Solver, cases: Sequence[Case], device: torch.device) -> ClassFigure:
+def _measured(
+    name: str, solver: Solver, cases: Sequence[Case], device: torch.device
+) -> ClassFigure:
     prior, settings = make_prior(solver.section, device)
     quality, textures, cpu_s = [], [], 0.0
     for calibration, snapshot in cases:
@@ -170,16 +190,26 @@ def _measured(name: str, solver: Solver, cases: Sequence[Case], device: torch.de
 
 
 def _classes(
-    data: Path | None, clips: Sequence[Path], captures: Sequence[Path], size: int, progress: Progress
+    data: Path | None,
+    clips: Sequence[Path],
+    captures: Sequence[Path],
+    size: int,
+    progress: Progress,
 ) -> Iterator[tuple[str, Iterable[Case]]]:
     """Yield each class with its snapshots, which are made when they are needed."""
     for footage in [] if data is None else published(data, progress):
-        yield f"set {footage.name}", [(footage.calibration, snapshot) for snapshot in footage.snapshots]
+        yield (
+            f"set {footage.name}",
+            [(footage.calibration, snapshot) for snapshot in footage.snapshots],
+        )
     scenes = [_centre(read_clip(path, _MAX_CLIP_BYTES), size) for path in clips]
     measured = [(path, import_masks(path, ImportOptions())) for path in captures]
     classes = {**_CODED, **_measured_masks(measured, size)} if scenes else {}
     for number, (name, coded) in enumerate(classes.items()):
-        yield name, (coded(np.random.default_rng((number, k)), scene) for k, scene in enumerate(scenes))
+        yield (
+            name,
+            (coded(np.random.default_rng((number, k)), scene) for k, scene in enumerate(scenes)),
+        )
     for path, calibration in measured:
         yield f"capture {path.stem}", _captured(path, calibration)
 
@@ -189,7 +219,9 @@ def _centre(clip: Clip, size: int) -> Video:
     return np.asarray(clip[:, top : top + size, left : left + size], np.float32) / np.float32(255)
 
 
-def _case(known: Video, true: Video, truth: Video, sensor: Callable[[Video], Video] = lambda y: y) -> Case:
+def _case(
+    known: Video, true: Video, truth: Video, sensor: Callable[[Video], Video] = lambda y: y
+) -> Case:
     """Return a snapshot of frames behind the true masks, with the calibration that a rig has."""
     top = np.float32(max(1.0, known.max()))
     calibration = Calibration(phi=known / top)
@@ -205,7 +237,9 @@ def _middle(scene: Video, n_frames: int) -> Video:
 Coded = Callable[[np.random.Generator, Video], Case]
 
 
-def _exact(masks: Callable[[np.random.Generator, int, int], Video], n_frames: int, *, dim: bool = False) -> Coded:
+def _exact(
+    masks: Callable[[np.random.Generator, int, int], Video], n_frames: int, *, dim: bool = False
+) -> Coded:
     """Return a class with masks that are known exactly; ``dim``: in low light."""
 
     def coded(rng: np.random.Generator, scene: Video) -> Case:
@@ -224,7 +258,12 @@ def _wrong(perturbation: str) -> Coded:
         known = PatternOptics(random_patterns(len(truth), truth.shape[1:], rng), _BLUR_PX)
         true = parse_perturbation(perturbation).applied(known, int(rng.integers(2**31)))
         noisy = perturbation == NOISE
-        return _case(known.masks(), true.masks(), truth, (lambda y: sensed(rng, y, *_DIM)) if noisy else lambda y: y)
+        return _case(
+            known.masks(),
+            true.masks(),
+            truth,
+            (lambda y: sensed(rng, y, *_DIM)) if noisy else lambda y: y,
+        )
 
     return coded
 
@@ -271,7 +310,9 @@ def _captured(path: Path, calibration: Calibration) -> Iterator[Case]:
     """Yield the snapshots of a capture, scaled so that it fills 0–1."""
     for y in load_measurement(path).y:
         counts = np.asarray(y, np.float32)
-        white = float(np.quantile(counts / np.maximum(calibration.phi.sum(0), 0.5), _QUANTILE)) / _WHITE
+        white = (
+            float(np.quantile(counts / np.maximum(calibration.phi.sum(0), 0.5), _QUANTILE)) / _WHITE
+        )
         scaled = dataclasses.replace(calibration, full_scale_dn=white)
         yield scaled, scaled.snapshot("capture", 0, counts)
 
@@ -289,5 +330,11 @@ def chosen_clips(folder: Path, names: Sequence[str], count: int) -> list[Path]:
         paths = [path for path in paths if path.stem in names]
         count = len(names)
     if not paths or len(paths) < len(names):
-        raise ConfigError(f"{folder} lacks clips", expected=", ".join(names) or "videos", got=f"{len(paths)} of them")
-    return [paths[n] for n in np.linspace(0, len(paths) - 1, min(count, len(paths))).round().astype(int)]
+        raise ConfigError(
+            f"{folder} lacks clips",
+            expected=", ".join(names) or "videos",
+            got=f"{len(paths)} of them",
+        )
+    return [
+        paths[n] for n in np.linspace(0, len(paths) - 1, min(count, len(paths))).round().astype(int)
+    ]

@@ -1,4 +1,6 @@
-"""``sci-stream bench colour``: colour accuracy on photographs and on a chart filmed by the simulated camera."""
+"""``sci-stream bench colour``: colour accuracy on photographs and on a chart filmed by the
+simulated camera.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,34 @@ _PATCH_PX = 32
 _CHART_FRAMES = 8
 
 CHART_SRGB = (
-    ((115, 82, 68), (194, 150, 130), (98, 122, 157), (87, 108, 67), (133, 128, 177), (103, 189, 170)),
+    (
+        (115, 82, 68),
+        (194, 150, 130),
+        (98, 122, 157),
+        (87, 108, 67),
+        (133, 128, 177),
+        (103, 189, 170),
+    ),
     ((214, 126, 44), (80, 91, 166), (193, 90, 99), (94, 60, 108), (157, 188, 64), (224, 163, 46)),
     ((56, 61, 150), (70, 148, 73), (175, 54, 60), (231, 199, 31), (187, 86, 149), (8, 133, 161)),
-    ((243, 243, 242), (200, 200, 200), (160, 160, 160), (122, 122, 121), (85, 85, 85), (52, 52, 52)),
+    (
+        (243, 243, 242),
+        (200, 200, 200),
+        (160, 160, 160),
+        (122, 122, 121),
+        (85, 85, 85),
+        (52, 52, 52),
+    ),
 )
-"""The 24 patches of the usual colour chart as sRGB, rows from the top (McCamy, Marcus, Davidson 1976)."""
+"""The 24 patches of the usual colour chart as sRGB, rows from the top (McCamy, Marcus, Davidson
+1976)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemosaicQuality:
-    """Accuracy of one method: PSNR over all photographs and phases, its lead over the bilinear one, and by phase."""
+    """Accuracy of one method: PSNR over all photographs and phases, its lead over the bilinear one,
+    and by phase.
+    """
 
     method: str
     psnr_db: float
@@ -87,22 +106,29 @@ _CHART_COLUMNS = (
 )
 
 
-def bench(folder: Path, section: ReconstructSection, device: str, progress: Progress) -> ColourResult:
-    """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated camera.
+def bench(
+    folder: Path, section: ReconstructSection, device: str, progress: Progress
+) -> ColourResult:
+    """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated
+    camera.
 
-    Each photograph is turned into mosaics of all four phases; ``section`` names the prior that reconstructs the chart.
+    Each photograph is turned into mosaics of all four phases; ``section`` names the prior that
+    reconstructs the chart.
 
     Returns
     -------
-    PSNR is over all three colours at the photographs' own (sRGB) levels, as in the literature, without a border of
-    4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
+    PSNR is over all three colours at the photographs' own (sRGB) levels, as in the literature,
+    without a border of 4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of
+    the patches' means.
 
     Raises
     ------
     FileFormatError
         If the folder holds no photographs.
     """
-    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]] = {method: defaultdict(list) for method in Demosaic}
+    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]] = {
+        method: defaultdict(list) for method in Demosaic
+    }
     seconds = dict.fromkeys(Demosaic, 0.0)
     megapixels = 0.0
     images = 0
@@ -124,17 +150,24 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Prog
         progress(path.name)
     if not images:
         raise FileFormatError(
-            f"No photographs in {folder}", expected=f"images ({', '.join(sorted(PHOTOGRAPHS.suffixes))})"
+            f"No photographs in {folder}",
+            expected=f"images ({', '.join(sorted(PHOTOGRAPHS.suffixes))})",
         )
-    methods = _demosaic_rows(psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic})
+    methods = _demosaic_rows(
+        psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic}
+    )
     chart = tuple(_chart_row(phase, section, device) for phase in BayerPhase)
     return ColourResult(
         name="colour",
         environment=environment(describe_device(pick_device(device))),
         tables=(
-            ResultTable(f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods),
             ResultTable(
-                "colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)", _CHART_COLUMNS, chart
+                f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods
+            ),
+            ResultTable(
+                "colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)",
+                _CHART_COLUMNS,
+                chart,
             ),
         ),
         images=images,
@@ -146,7 +179,9 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Prog
 def _demosaic_rows(
     psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]], ms_per_megapixel: dict[Demosaic, float]
 ) -> tuple[DemosaicQuality, ...]:
-    means = {method: mean(itertools.chain(*by_phase.values())) for method, by_phase in psnr_db.items()}
+    means = {
+        method: mean(itertools.chain(*by_phase.values())) for method, by_phase in psnr_db.items()
+    }
     return tuple(
         DemosaicQuality(
             method=str(method),
@@ -195,7 +230,9 @@ def chart_delta_e(
     with tempfile.TemporaryDirectory(prefix="sci-stream-chart-") as folder:
         path = Path(folder) / "chart.png"
         cv2.imwrite(str(path), chart[..., ::-1])
-        footage = filmed_scene(path, snapshots=1, height_px=height, width_px=width, n_frames=_CHART_FRAMES, bayer=phase)
+        footage = filmed_scene(
+            path, snapshots=1, height_px=height, width_px=width, n_frames=_CHART_FRAMES, bayer=phase
+        )
     on = pick_device(device)
     prior, settings = make_prior(section, on)
     video, _ = Engine(footage.calibration, prior, on, settings).reconstruct(footage.snapshots[0])
@@ -207,7 +244,11 @@ def chart_delta_e(
 F64 = npt.NDArray[np.float64]
 
 _TO_XYZ = np.array(
-    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
 )
 _WHITE = _TO_XYZ.sum(axis=1)
 _25_TO_7 = 25.0**7
@@ -224,11 +265,15 @@ def lab(srgb: npt.ArrayLike) -> F64:
 
 
 def delta_e_2000(one: npt.ArrayLike, other: npt.ArrayLike) -> F64:
-    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 is just noticeable side by side.
+    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 is just noticeable
+    side by side.
 
-    Reference: Sharma, Wu, Dalal, *The CIEDE2000 color-difference formula*, Color Res. Appl. 30 (2005); their eqs. 2–22.
+    Reference: Sharma, Wu, Dalal, *The CIEDE2000 color-difference formula*, Color Res. Appl. 30
+    (2005); their eqs. 2–22.
     """
-    (l1, a1, b1), (l2, a2, b2) = (np.moveaxis(np.asarray(colours, np.float64), -1, 0) for colours in (one, other))
+    (l1, a1, b1), (l2, a2, b2) = (
+        np.moveaxis(np.asarray(colours, np.float64), -1, 0) for colours in (one, other)
+    )
     mean_c7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
     stretch = 1 + 0.5 * (1 - np.sqrt(mean_c7 / (mean_c7 + _25_TO_7)))
     c1, h1 = _polar(a1 * stretch, b1)
@@ -240,7 +285,9 @@ def delta_e_2000(one: npt.ArrayLike, other: npt.ArrayLike) -> F64:
     d_l, d_c, d_h = l2 - l1, c2 - c1, 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2))
     lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
     apart = np.abs(h1 - h2) > 180
-    hue = np.where(grey, h1 + h2, (h1 + h2 + np.where(apart, np.where(h1 + h2 < 360, 360, -360), 0)) / 2)
+    hue = np.where(
+        grey, h1 + h2, (h1 + h2 + np.where(apart, np.where(h1 + h2 < 360, 360, -360), 0)) / 2
+    )
     s_l = 1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2)
     s_c, s_h = 1 + 0.045 * chroma, 1 + 0.015 * chroma * _hue_weight(hue)
     rotation = -np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2)))) * 2
@@ -256,4 +303,6 @@ def _polar(a: F64, b: F64) -> tuple[F64, F64]:
 
 def _hue_weight(hue: F64) -> F64:
     terms = ((-0.17, 1, -30), (0.24, 2, 0), (0.32, 3, 6), (-0.20, 4, -63))
-    return np.asarray(1 + sum(w * np.cos(np.radians(k * hue + offset)) for w, k, offset in terms), np.float64)
+    return np.asarray(
+        1 + sum(w * np.cos(np.radians(k * hue + offset)) for w, k, offset in terms), np.float64
+    )

@@ -22,7 +22,10 @@ _SSIM_PX = 11
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """Video of one snapshot in both recordings. ``psnr_db`` is infinite for equal video; ``ssim`` None if too small."""
+    """Video of one snapshot in both recordings.
+
+    ``psnr_db`` is infinite for equal video; ``ssim`` None if too small.
+    """
 
     seq: int
     psnr_db: float
@@ -32,7 +35,9 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All snapshots with video in both recordings, and the numbers of those with video in only one."""
+    """All snapshots with video in both recordings, and the numbers of those with video in
+    only one.
+    """
 
     snapshots: list[Similarity]
     only_first: int
@@ -69,7 +74,9 @@ def _extent(values: Sequence[float]) -> dict[str, JsonValue] | None:
 def compare_recordings(
     first: Path, second: Path, progress: Callable[[int, int], None] = lambda _done, _total: None
 ) -> Comparison:
-    """Compare the video of two recordings; peak 1.0. Bayer mosaics are compared as mosaics, without demosaicing.
+    """Compare the video of two recordings; peak 1.0.
+
+    Bayer mosaics are compared as mosaics, without demosaicing.
 
     ``progress`` is called with the number of snapshots done and the total.
 
@@ -92,7 +99,8 @@ def compare_recordings(
             raise InputError(
                 "The recordings have no reconstructed snapshot in common",
                 got=f"{len(a.video)} videos in {first}, {len(b.video)} in {second}",
-                hint="A recording without video: sci-stream replay makes it from the raw snapshots.",
+                hint="A recording without video: sci-stream replay makes it from the raw "
+                "snapshots.",
             )
         similarities = []
         for done, seq in enumerate(common.tolist(), 1):
@@ -105,5 +113,8 @@ def _similarity(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:
     one, other = (torch.from_numpy(series.video_of(seq).astype(np.float32)) for series in (a, b))
     large_enough = min(one.shape[-2:]) >= _SSIM_PX
     return Similarity(
-        seq, psnr(other, one), ssim(other, one) if large_enough else None, float((other - one).abs().max())
+        seq,
+        psnr(other, one),
+        ssim(other, one) if large_enough else None,
+        float((other - one).abs().max()),
     )

@@ -19,7 +19,9 @@ from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, Res
 
 @dataclass(frozen=True, slots=True)
 class MaskChoice:
-    """One choice of masks with its mean PSNR and clipped share; ``feature_px`` in pixels of the sensor."""
+    """One choice of masks with its mean PSNR and clipped share; ``feature_px`` in pixels of the
+    sensor.
+    """
 
     n_frames: int
     open_share: float
@@ -56,10 +58,10 @@ def bench(
 ) -> MasksResult:
     """Simulate each choice of masks with the rig's denoiser.
 
-    All combinations of ``choices`` are compared: B, open shares, and sides of an element in pixels of the sensor.
-    ``clips`` are scenes of the simulated camera, or video files, of ``snapshots`` each. ``exposure`` is the light: the
-    share of the sensor's range that a white scene fills behind half-open masks. It stays the same: fewer open elements
-    clip less.
+    All combinations of ``choices`` are compared: B, open shares, and sides of an element in pixels
+    of the sensor. ``clips`` are scenes of the simulated camera, or video files, of ``snapshots``
+    each. ``exposure`` is the light: the share of the sensor's range that a white scene fills behind
+    half-open masks. It stays the same: fewer open elements clip less.
     """
     device = pick_device(rig.reconstruct.devices[0])
     prior, settings = make_prior(rig.reconstruct, device)
@@ -71,9 +73,11 @@ def bench(
         figures: list[tuple[float, float]] = []
         for clip in clips:
             options = {
-                "bayer": present.get("bayer", "none"), "bit_depth": present.get("bit_depth", 12), "scene": clip,
+                "bayer": present.get("bayer", "none"), "bit_depth": present.get("bit_depth", 12),
+                "scene": clip,
                 "width_px": size_px, "height_px": size_px, "n_frames": n_frames, "mask": "random",
-                "mask_density": share, "mask_blur_px": 0.5 * feature_px, "truth": True, "snapshot_rate_hz": 0.0,
+                "mask_density": share, "mask_blur_px": 0.5 * feature_px, "truth": True,
+                "snapshot_rate_hz": 0.0,
                 "exposure": min(10.0, exposure * share / 0.5), "snapshots": snapshots,
             }  # fmt: skip
             camera = driver(validate_options(driver.Options, options, "the simulation"))
@@ -85,7 +89,13 @@ def bench(
             while (frame := camera.read(60.0)) is not None:
                 number = SnapshotId("masks", 0, len(figures))
                 snapshot = Snapshot(
-                    number, frame.counts, calibration.hash, n_frames, 0, bayer=calibration.bayer, truth=frame.truth
+                    number,
+                    frame.counts,
+                    calibration.hash,
+                    n_frames,
+                    0,
+                    bayer=calibration.bayer,
+                    truth=frame.truth,
                 )
                 solved = engine.reconstruct(snapshot)[1]
                 figures.append((solved.psnr_db or 0.0, solved.saturated_fraction))
@@ -98,6 +108,11 @@ def bench(
         name="masks",
         environment=environment(),
         tables=(ResultTable(title, _COLUMNS, best_first),),
-        settings={"clips": ", ".join(clips), "exposure": exposure, "size_px": size_px, "snapshots": snapshots},
+        settings={
+            "clips": ", ".join(clips),
+            "exposure": exposure,
+            "size_px": size_px,
+            "snapshots": snapshots,
+        },
         choices=best_first,
     )

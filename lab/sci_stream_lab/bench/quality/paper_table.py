@@ -1,4 +1,6 @@
-"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to the printed figures."""
+"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to the
+printed figures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench.datasets import Footage, truth_of
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.quality.similarity import ssim
-from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, mean
+from sci_stream_lab.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    figure_file,
+    mean,
+)
 from sci_stream_lab.paper.methods import METHODS, Method, Solve
 from sci_stream_lab.paper.printed import PAPER_MINUTES, paper_row
 
@@ -26,11 +35,12 @@ _REPORT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MethodQuality:
-    """Means of a method over the shots of a set, and over all of them the quality in dB after each iteration.
+    """Means of a method over the shots of a set, and over all of them the quality in dB after each
+    iteration.
 
-    ``seconds_at`` are those of the first shot up to the end of each of its iterations, ``psnr_at`` its quality there:
-    of the processor where one thread computes, so that other work on the machine does not count.
-    ``paper_*`` are the printed figures, None or empty where there are none.
+    ``seconds_at`` are those of the first shot up to the end of each of its iterations, ``psnr_at``
+    its quality there: of the processor where one thread computes, so that other work on the machine
+    does not count. ``paper_*`` are the printed figures, None or empty where there are none.
     """
 
     set_name: str
@@ -75,7 +85,9 @@ class PaperResult(BenchResult):
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
-    """Return the methods of these names, or whose names begin with one of them; case is ignored. All for none.
+    """Return the methods of these names, or whose names begin with one of them; case is ignored.
+
+    All for none.
 
     Raises
     ------
@@ -87,10 +99,14 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
     chosen = []
     for name in names:
         fitting = [method for method in METHODS if method.name.lower() == name.lower()]
-        fitting = fitting or [method for method in METHODS if method.name.lower().startswith(name.lower())]
+        fitting = fitting or [
+            method for method in METHODS if method.name.lower().startswith(name.lower())
+        ]
         if not fitting:
             raise ConfigError(
-                "Unknown method", expected=f"a prefix of one of {', '.join(m.name for m in METHODS)}", got=repr(name)
+                "Unknown method",
+                expected=f"a prefix of one of {', '.join(m.name for m in METHODS)}",
+                got=repr(name),
             )
         chosen += [method for method in fitting if method not in chosen]
     return tuple(chosen)
@@ -129,7 +145,9 @@ def bench(
     ]
     if not rows:
         raise FileFormatError(
-            "Nothing to measure", expected="published .mat files with meas, mask and orig", got="none"
+            "Nothing to measure",
+            expected="published .mat files with meas, mask and orig",
+            got="none",
         )
     table = ResultTable(f"The paper's methods on {describe_device(device)}", _COLUMNS, tuple(rows))
     return PaperResult(
@@ -137,11 +155,15 @@ def bench(
         environment=environment(describe_device(device)),
         tables=(table,),
         notes=(
-            "PSNR and SSIM are means over the shots of a set. Printed values are those of the paper's Table 1; its "
-            "times are of its own machine. Ours are processor time where one thread of a CPU computes.",
-            "Rows with WNNM or VBM4D have a third of the iterations of the paper's code. VBM4D is block matching "
+            "PSNR and SSIM are means over the shots of a set. Printed values are those of the "
+            "paper's Table 1; its "
+            "times are of its own machine. Ours are processor time where one thread of a CPU "
+            "computes.",
+            "Rows with WNNM or VBM4D have a third of the iterations of the paper's code. VBM4D is "
+            "block matching "
             "with a 4-D transform, not the published program.",
-            "Rows with the linear start are ours, and the live row is a different method: see docs/algorithm.md.",
+            "Rows with the linear start are ours, and the live row is a different method: see "
+            "docs/algorithm.md.",
         ),
         settings={"weights": str(weights or ""), "shots": shots},
         rows=tuple(rows),
@@ -159,7 +181,11 @@ def _measure(
 ) -> MethodQuality:
     solve, iterations = method.prepare(footage.calibration, device, weights)
     # What else the machine does would change an hour's row many times over.
-    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    clock = (
+        time.process_time
+        if device.type == "cpu" and torch.get_num_threads() == 1
+        else time.perf_counter
+    )
     taken = [_Solve(method.name, footage.name, clock, progress) for _ in footage.snapshots[:shots]]
     for number, (solved, snapshot) in enumerate(zip(taken, footage.snapshots, strict=False)):
         solved.run(solve, iterations, snapshot, f"{number + 1}/{len(taken)}")
@@ -181,9 +207,13 @@ def _measure(
 
 
 class _Solve:
-    """One shot, watched: quality and time at the end of each iteration, without the time that watching takes."""
+    """One shot, watched: quality and time at the end of each iteration, without the time that
+    watching takes.
+    """
 
-    def __init__(self, method: str, set_name: str, clock: Callable[[], float], progress: Progress) -> None:
+    def __init__(
+        self, method: str, set_name: str, clock: Callable[[], float], progress: Progress
+    ) -> None:
         self.seconds_at: list[float] = []
         self.psnr_at: list[float] = []
         self.ssim = 0.0
@@ -210,7 +240,8 @@ class _Solve:
                 done = len(self.psnr_at)
                 left_s = self._reported_s / done * (iterations - done)
                 self._progress(
-                    f"{self._name}, shot {which}: iteration {done}/{iterations}, {self.psnr_at[-1]:.2f} dB, "
+                    f"{self._name}, shot {which}: iteration {done}/{iterations}, "
+                    f"{self.psnr_at[-1]:.2f} dB, "
                     f"about {left_s:.0f} s left"
                 )
             self._watching_s += self._clock() - now_s
@@ -218,16 +249,21 @@ class _Solve:
         solve(snapshot, watch)
         self.ssim = ssim(video, truth)
         self._progress(
-            f"{self._name}, shot {which}: {self.psnr_at[-1]:.2f} dB, SSIM {self.ssim:.4f}, {self.seconds_at[-1]:.1f} s"
+            f"{self._name}, shot {which}: {self.psnr_at[-1]:.2f} dB, SSIM {self.ssim:.4f}, "
+            f"{self.seconds_at[-1]:.1f} s"
         )
 
 
 def plot(result: PaperResult, path: Path) -> None:
-    """Plot quality over time, as the paper's Figure 1: of the first shot of each set, a curve for each method."""
+    """Plot quality over time, as the paper's Figure 1: of the first shot of each set, a curve for
+    each method.
+    """
     names = list(dict.fromkeys(row.set_name for row in result.rows))
     methods = [method.name for method in METHODS]
     with figure_file(path, (9, 4.5 * len(names))) as figure:
-        for axis, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
+        for axis, name in zip(
+            figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True
+        ):
             for row in result.rows:
                 if row.set_name == name:
                     # More methods than the default cycle has colours.
@@ -235,6 +271,8 @@ def plot(result: PaperResult, path: Path) -> None:
                     look = {"color": f"C{number % 10}", "linestyle": "--" if number >= 10 else "-"}
                     axis.plot(row.seconds_at, row.psnr_at, label=row.method, **look)
                     axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", **look)
-            axis.set(title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log")
+            axis.set(
+                title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log"
+            )
             axis.grid(alpha=0.3)
             axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))

@@ -1,4 +1,6 @@
-"""``sci-stream bench quality``: PSNR and SSIM on published measurements, next to the paper's figures."""
+"""``sci-stream bench quality``: PSNR and SSIM on published measurements, next to the paper's
+figures.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ Image = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ShotQuality:
-    """Quality of one shot. PSNR is the mean over frames with peak 1.0, not clipped; SSIM is Wang 2004's."""
+    """Quality of one shot.
+
+    PSNR is the mean over frames with peak 1.0, not clipped; SSIM is Wang 2004's.
+    """
 
     psnr_db: float
     ssim: float
@@ -104,7 +109,9 @@ _PRIOR_COLUMNS = (
 
 @dataclass(frozen=True)
 class QualityResult(BenchResult):
-    """Figures of each set, with the first prior where there are several; ``priors`` has all of them."""
+    """Figures of each set, with the first prior where there are several; ``priors`` has all of
+    them.
+    """
 
     sets: tuple[SetQuality, ...] = ()
     priors: tuple[PriorQuality, ...] = ()
@@ -114,8 +121,9 @@ class QualityResult(BenchResult):
 class _Example:
     """One shot of a set to plot.
 
-    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and ``coded`` its coded
-    measurement, any scale, (H, W) each; ``paper_db`` the paper's figure for the set, if it has one.
+    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and
+    ``coded`` its coded measurement, any scale, (H, W) each; ``paper_db`` the paper's figure for the
+    set, if it has one.
     """
 
     name: str
@@ -144,10 +152,12 @@ def bench(
     section
         Denoiser, weights, iterations and the rest, as in a rig.
     plot
-        File to plot the first shot of each set into; that shot is solved once more, outside the measured time.
+        File to plot the first shot of each set into; that shot is solved once more, outside the
+        measured time.
     full_scale_dn
-        Counts of one white frame through an open mask. Without it, it follows from truth and masks, which must explain
-        the measurement: files with masks that are a little wrong can be measured with it only.
+        Counts of one white frame through an open mask. Without it, it follows from truth and masks,
+        which must explain the measurement: files with masks that are a little wrong can be measured
+        with it only.
 
     Raises
     ------
@@ -172,7 +182,8 @@ def bench(
             f"Nothing to measure in {data}",
             expected="published .mat files with meas, mask and orig",
             got="none",
-            hint="--data names their folder, which is searched recursively. A file whose masks do not explain its "
+            hint="--data names their folder, which is searched recursively. A file whose masks do "
+            "not explain its "
             "measurement can be measured with --full-scale-dn.",
         )
     if plot is not None:
@@ -195,8 +206,13 @@ def bench_priors(
     *,
     full_scale_dn: float | None = None,
 ) -> QualityResult:
-    """Reconstruct all sets with one prior after the other, and compare the means over the sets; see `bench`."""
-    results = [bench(data, section, device_name, progress, full_scale_dn=full_scale_dn) for section in sections]
+    """Reconstruct all sets with one prior after the other, and compare the means over the sets; see
+    `bench`.
+    """
+    results = [
+        bench(data, section, device_name, progress, full_scale_dn=full_scale_dn)
+        for section in sections
+    ]
     first_db = mean(one.psnr_db for one in results[0].sets)
     priors = tuple(
         PriorQuality(
@@ -211,7 +227,9 @@ def bench_priors(
     )
     title = f"mean over sets: {len(results[0].sets)}, prior by prior"
     tables = [table for result in results for table in result.tables]
-    return dataclasses.replace(results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors)
+    return dataclasses.replace(
+        results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors
+    )
 
 
 def _measure_set(engine: Engine, footage: Footage, progress: Progress) -> SetQuality:
@@ -219,7 +237,10 @@ def _measure_set(engine: Engine, footage: Footage, progress: Progress) -> SetQua
     for number, snapshot in enumerate(footage.snapshots, start=1):
         shot = _measure(engine, snapshot)
         per_shot.append(shot)
-        progress(f"{footage.name} {number}/{len(footage.snapshots)}: {shot.psnr_db:.2f} dB in {shot.seconds:.2f} s")
+        progress(
+            f"{footage.name} {number}/{len(footage.snapshots)}: {shot.psnr_db:.2f} dB in "
+            f"{shot.seconds:.2f} s"
+        )
     return _summary(footage.name, per_shot)
 
 
@@ -252,7 +273,9 @@ def _example(engine: Engine, footage: Footage) -> _Example:
 
 def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
     paper = paper_row(name)
-    gap_tv, pnp_ffdnet = ("{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet"))
+    gap_tv, pnp_ffdnet = (
+        "{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet")
+    )
     return SetQuality(
         name=name,
         psnr_db=mean(shot.psnr_db for shot in per_shot),
@@ -266,7 +289,9 @@ def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
 
 
 def _plot(examples: list[_Example], title: str, path: Path) -> None:
-    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded measurement."""
+    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded
+    measurement.
+    """
     with figure_file(path, (15, 3.4 * len(examples))) as figure:
         figure.suptitle(title)
         rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
@@ -276,7 +301,9 @@ def _plot(examples: list[_Example], title: str, path: Path) -> None:
             images = {"truth": example.truth, ours: example.ours, "coded": example.coded}
             for axis, (label, image) in zip(axes[1:], images.items(), strict=True):
                 top = float(image.max()) if label == "coded" else 1.0
-                axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
+                axis.imshow(
+                    image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest"
+                )
                 axis.set_title(label)
                 axis.set_axis_off()
 
@@ -285,9 +312,17 @@ def _plot_psnr(axis: Axes, example: _Example) -> None:
     iterations = range(1, len(example.psnr_db) + 1)
     axis.plot(iterations, example.psnr_db, marker=".", label="first shot")
     best = int(np.argmax(example.psnr_db))
-    axis.plot([best + 1], [example.psnr_db[best]], "o", fillstyle="none", label=f"best, {example.psnr_db[best]:.2f} dB")
+    axis.plot(
+        [best + 1],
+        [example.psnr_db[best]],
+        "o",
+        fillstyle="none",
+        label=f"best, {example.psnr_db[best]:.2f} dB",
+    )
     if example.paper_db is not None:
-        axis.axhline(example.paper_db, linestyle="--", color="gray", label="paper's PnP-FFDNet, all shots")
+        axis.axhline(
+            example.paper_db, linestyle="--", color="gray", label="paper's PnP-FFDNet, all shots"
+        )
     axis.set(title=example.name, xlabel="iteration", ylabel="PSNR / dB")
     axis.grid(alpha=0.3)
     axis.legend(loc="lower right")

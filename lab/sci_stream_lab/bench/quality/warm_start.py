@@ -1,9 +1,9 @@
 """``sci-stream bench warm``: gain of the warm start, and proof that it does no harm.
 
-Every sequence is reconstructed three times at each number of iterations: from the still image ȳ, from the cold start,
-and warm. The warm run is a chain as in a live series: each snapshot starts from the previous one, solved with the same
-iterations, and a scene cut follows at its end. Cold starts are also measured with the time that the warm ones took,
-prediction included.
+Every sequence is reconstructed three times at each number of iterations: from the still image ȳ,
+from the cold start, and warm. The warm run is a chain as in a live series: each snapshot starts
+from the previous one, solved with the same iterations, and a scene cut follows at its end. Cold
+starts are also measured with the time that the warm ones took, prediction included.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _AS_GOOD_DB = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ShotComparison:
-    """One shot with the same iterations from ȳ, cold and warm, and cold in the time of the warm solve."""
+    """One shot with the same iterations from ȳ, cold and warm, and cold in the time of the warm
+    solve.
+    """
 
     still_db: float
     cold_db: float
@@ -71,9 +73,10 @@ class ShotComparison:
 class RunComparison:
     """A sequence at one number of iterations; means over the snapshots after the first.
 
-    ``worst_gain_db`` is that of a snapshot, ``cut_gain_db`` that of the first after a cut, ``drift_db`` the gain over
-    the last quarter minus that over the first. ``start_share`` is the part of the warm solves' time spent on finding
-    the start, ``warm_share`` what of it the cold start does not take.
+    ``worst_gain_db`` is that of a snapshot, ``cut_gain_db`` that of the first after a cut,
+    ``drift_db`` the gain over the last quarter minus that over the first. ``start_share`` is the
+    part of the warm solves' time spent on finding the start, ``warm_share`` what of it the cold
+    start does not take.
     """
 
     name: str
@@ -107,12 +110,16 @@ class RunComparison:
     @property
     def warm_starts(self) -> int:
         """Number of snapshots that started warm."""
-        return sum(count for start, count in self.starts.items() if start.startswith(Start.WARM.value))
+        return sum(
+            count for start, count in self.starts.items() if start.startswith(Start.WARM.value)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SetComparison:
-    """A sequence: ``reference_db`` of the cold reference, and the least iterations that come as near to it, by kind."""
+    """A sequence: ``reference_db`` of the cold reference, and the least iterations that come as
+    near to it, by kind.
+    """
 
     name: str
     shots: int
@@ -186,7 +193,8 @@ def bench(
     if not sets:
         raise FileFormatError(
             "Nothing to measure",
-            expected="--data: a folder with published .mat files of two shots or more, or --video: a video file",
+            expected="--data: a folder with published .mat files of two shots or more, or "
+            "--video: a video file",
             got="none",
         )
     title = f"{prior.name} on {describe_device(device)}: warm against cold starts"
@@ -195,7 +203,9 @@ def bench(
         name="warm",
         environment=environment(describe_device(device)),
         tables=(ResultTable(title, _COLUMNS, runs, dense=True),),
-        notes=tuple(_reference_note(row, reference) for row in sets if row.reference_db is not None),
+        notes=tuple(
+            _reference_note(row, reference) for row in sets if row.reference_db is not None
+        ),
         settings=solver_settings(prior.name, section.weights, settings),
         sets=tuple(sets),
         reference=reference,
@@ -203,7 +213,9 @@ def bench(
 
 
 def _reference_note(row: SetComparison, reference: int) -> str:
-    reached = ", ".join(f"{kind} at {count or 'none of these'}" for kind, count in row.reaches_reference.items())
+    reached = ", ".join(
+        f"{kind} at {count or 'none of these'}" for kind, count in row.reaches_reference.items()
+    )
     reference_text = f"{row.name}: {reference} cold iterations give {row.reference_db:.2f} dB"
     return f"{reference_text}; within {_AS_GOOD_DB} dB of it: {reached}"
 
@@ -223,7 +235,10 @@ class _Comparison:
     def measure(self, footage: Footage) -> SetComparison:
         """Return the figures of one sequence."""
         still = self._engine(footage, self.from_still, warm_start=False)
-        cold, warm = (self._engine(footage, self.settings, warm_start=warm_start) for warm_start in (False, True))
+        cold, warm = (
+            self._engine(footage, self.settings, warm_start=warm_start)
+            for warm_start in (False, True)
+        )
         cold.warm_up()
         runs = []
         for count in self.iterations:
@@ -238,16 +253,30 @@ class _Comparison:
         reaches = dict[str, int | None](cold=None, warm=None)
         if self.reference:
             budget = self.reference
-            reference_db = mean(psnr_of(cold.reconstruct(shot, budget)[1]) for shot in footage.snapshots[1:])
-            self.progress(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
+            reference_db = mean(
+                psnr_of(cold.reconstruct(shot, budget)[1]) for shot in footage.snapshots[1:]
+            )
+            self.progress(
+                f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB"
+            )
             enough_db = reference_db - _AS_GOOD_DB
-            reaches["cold"] = min((run.iterations for run in runs if run.cold_db >= enough_db), default=None)
-            reaches["warm"] = min((run.iterations for run in runs if run.warm_db >= enough_db), default=None)
-        return SetComparison(footage.name, len(footage.snapshots), reference_db, reaches, tuple(runs))
+            reaches["cold"] = min(
+                (run.iterations for run in runs if run.cold_db >= enough_db), default=None
+            )
+            reaches["warm"] = min(
+                (run.iterations for run in runs if run.warm_db >= enough_db), default=None
+            )
+        return SetComparison(
+            footage.name, len(footage.snapshots), reference_db, reaches, tuple(runs)
+        )
 
-    def _engine(self, footage: Footage, settings: SolverSettings, *, warm_start: bool) -> _TimedEngine:
+    def _engine(
+        self, footage: Footage, settings: SolverSettings, *, warm_start: bool
+    ) -> _TimedEngine:
         most = max(*self.iterations, self.reference, settings.iterations)
-        settings = dataclasses.replace(settings, iterations=most, min_iterations=1, warm_start=warm_start)
+        settings = dataclasses.replace(
+            settings, iterations=most, min_iterations=1, warm_start=warm_start
+        )
         return _TimedEngine(footage.calibration, self.prior, self.device, settings)
 
 
@@ -272,7 +301,9 @@ class _Engines(NamedTuple):
 
 
 def _run(footage: Footage, engines: _Engines, count: int) -> RunComparison:
-    """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time of the warm solve."""
+    """Solve a sequence and the cut after it, from ȳ, cold, warm, and cold in the time of the warm
+    solve.
+    """
     engines.warm.forget()
     pairs = [_pair(snapshot, engines, count) for snapshot in (*footage.snapshots, footage.cut())]
     *shots, after_cut = pairs
@@ -312,7 +343,9 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
     warm_s = warm_report.solve_ns / 1e9
     equal_report = cold_report
     if warm_report.start is Start.WARM:
-        _, equal_report = cold.reconstruct(snapshot, cold.costs.fitting(warm_s, range(1, 4 * count + 1), 1))
+        _, equal_report = cold.reconstruct(
+            snapshot, cold.costs.fitting(warm_s, range(1, 4 * count + 1), 1)
+        )
     return ShotComparison(
         still_db=psnr_of(still_report),
         cold_db=psnr_of(cold_report),
@@ -330,11 +363,23 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
 def plot(result: WarmResult, path: Path) -> None:
     """Draw PSNR over the snapshots of every set, cold and warm, for each number of iterations."""
     with figure_file(path, (9, 3 * len(result.sets))) as figure:
-        for axes, row in zip(np.atleast_1d(figure.subplots(len(result.sets), 1)), result.sets, strict=True):
+        for axes, row in zip(
+            np.atleast_1d(figure.subplots(len(result.sets), 1)), result.sets, strict=True
+        ):
             for number, run in enumerate(row.runs):
                 colour, count = f"C{number}", f"{run.iterations} iterations"
-                axes.plot([shot.cold_db for shot in run.per_shot], ":", color=colour, label=f"cold, {count}")
-                axes.plot([shot.warm_db for shot in run.per_shot], "-", color=colour, label=f"warm, {count}")
+                axes.plot(
+                    [shot.cold_db for shot in run.per_shot],
+                    ":",
+                    color=colour,
+                    label=f"cold, {count}",
+                )
+                axes.plot(
+                    [shot.warm_db for shot in run.per_shot],
+                    "-",
+                    color=colour,
+                    label=f"warm, {count}",
+                )
             if row.reference_db is not None:
                 label = f"cold, {result.reference} iterations, mean"
                 axes.axhline(row.reference_db, color="0.5", linewidth=0.8, label=label)

@@ -1,1 +1,3 @@
-"""``sci-stream bench reality``: reconstruction through masks that are not quite those of the calibration."""
+"""``sci-stream bench reality``: reconstruction through masks that are not quite those of the
+calibration.
+"""

@@ -16,11 +16,30 @@ import torch
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.reality.optics import F32, PatternOptics
-from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
-from sci_stream_lab.bench.reality.rigs import ALL_RIGS, QUICK_RIGS, RIGS, OpticalSetup, choose_rigs, film
+from sci_stream_lab.bench.reality.perturbations import (
+    PERTURBATIONS,
+    Perturbation,
+    parse_perturbation,
+)
+from sci_stream_lab.bench.reality.rigs import (
+    ALL_RIGS,
+    QUICK_RIGS,
+    RIGS,
+    OpticalSetup,
+    choose_rigs,
+    film,
+)
 from sci_stream_lab.bench.reality.scenes import SCENES, Half, SceneFormat, SceneUnavailableError
 from sci_stream_lab.bench.reality.solving import Reconstructor, SolverSpec
-from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, figure_file, mean
+from sci_stream_lab.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    Settings,
+    figure_file,
+    mean,
+)
 
 PLAIN_MARGIN_DB = 0.1
 """By this much the defaults may be below the plain loop in any cell."""
@@ -28,10 +47,11 @@ PLAIN_MARGIN_DB = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """What to measure: the product of rigs and perturbations, each rig on some scenes of each half in turn.
+    """What to measure: the product of rigs and perturbations, each rig on some scenes of each half
+    in turn.
 
-    ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height and width, pixels;
-    ``scenes_per_rig`` is a number in each half, or 0 for all.
+    ``snapshots`` are solved in series, of which the last one counts; ``size`` is the field's height
+    and width, pixels; ``scenes_per_rig`` is a number in each half, or 0 for all.
     """
 
     rigs: tuple[OpticalSetup, ...] = RIGS
@@ -43,7 +63,9 @@ class ComparisonPlan:
 
 
 class Extent(StrEnum):
-    """How much to measure: a minute's worth, the default, or every rig on every scene, which takes hours."""
+    """How much to measure: a minute's worth, the default, or every rig on every scene, which takes
+    hours.
+    """
 
     QUICK = "quick"
     USUAL = "usual"
@@ -91,8 +113,8 @@ def choose_plan(
 class Cell:
     """PSNR of the last snapshot of a series, mean over its frames, dB.
 
-    ``exact_db`` with the true masks and noise and ``defaults_db`` with the unperturbed ones, both with the rig's
-    default settings; ``plain_db`` with the paper's loop and the unperturbed masks.
+    ``exact_db`` with the true masks and noise and ``defaults_db`` with the unperturbed ones, both
+    with the rig's default settings; ``plain_db`` with the paper's loop and the unperturbed masks.
     """
 
     scene: str
@@ -170,7 +192,12 @@ CELL_COLUMNS = (
 
 
 def bench(
-    plan: ComparisonPlan, spec: SolverSpec, progress: Progress, *, settings: Settings | None = None, jobs: int = 0
+    plan: ComparisonPlan,
+    spec: SolverSpec,
+    progress: Progress,
+    *,
+    settings: Settings | None = None,
+    jobs: int = 0,
 ) -> RealityResult:
     """Measure every cell of a plan.
 
@@ -179,7 +206,8 @@ def bench(
     settings
         Settings of the run, for the record.
     jobs
-        Processes of one thread each, 1 for none but this; 0 for one per core on a CPU, and this one for a GPU.
+        Processes of one thread each, 1 for none but this; 0 for one per core on a CPU, and this one
+        for a GPU.
 
     Raises
     ------
@@ -187,15 +215,21 @@ def bench(
         If no scene or rig of the plan is available.
     """
     cells: list[Cell] = []
-    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), progress):
+    for made in _measured(
+        plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), progress
+    ):
         cells += made
         worst = min(made, key=lambda cell: cell.lead_db)
         progress(
-            f"{worst.rig}, {worst.scene}: defaults {mean(cell.defaults_db for cell in made):.2f} dB in the mean "
-            f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB ({worst.perturbation})"
+            f"{worst.rig}, {worst.scene}: defaults {mean(cell.defaults_db for cell in made):.2f} "
+            "dB in the mean "
+            f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB "
+            f"({worst.perturbation})"
         )
     if not cells:
-        raise FileFormatError("Nothing to measure", expected="scenes and masks that are available", got="none")
+        raise FileFormatError(
+            "Nothing to measure", expected="scenes and masks that are available", got="none"
+        )
     title = f"{spec.description}; snapshot {plan.snapshots} of a series, {plan.size}×{plan.size}"
     return RealityResult(
         name="reality",
@@ -217,7 +251,9 @@ def cell_table(result: RealityResult) -> ResultTable[object]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RigOnScene:
-    """The unit of work, whose cells share the true video; in a form that can be sent to a process."""
+    """The unit of work, whose cells share the true video;
+    in a form that can be sent to a process.
+    """
 
     rig: OpticalSetup
     scene: str
@@ -226,15 +262,17 @@ class RigOnScene:
     videos: F32
 
 
-def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, progress: Progress) -> Iterator[list[Cell]]:
+def _measured(
+    plan: ComparisonPlan, spec: SolverSpec, jobs: int, progress: Progress
+) -> Iterator[list[Cell]]:
     """Yield the cells of each rig on each scene, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
     units = _units_of_work(plan, progress)
     if jobs == 1:
         yield from (measure(unit, perturbations, Reconstructor(spec)) for unit in units)
         return
-    # Threads of one solve wait for each other at every convolution, which is slow beside other work: cells share
-    # nothing, so each core solves its own.
+    # Threads of one solve wait for each other at every convolution, which is slow beside other
+    # work: cells share nothing, so each core solves its own.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _start_worker, (spec,)) as pool:
         pending = [pool.submit(_measure_in_worker, unit, perturbations) for unit in units]
@@ -271,7 +309,9 @@ def _units_of_work(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnSc
                 if form.colour and not scene.in_colour:
                     continue
                 try:
-                    yield RigOnScene(rig, scene.name, half, rig.optics(plan.size), scene.frames(form))
+                    yield RigOnScene(
+                        rig, scene.name, half, rig.optics(plan.size), scene.frames(form)
+                    )
                 except SceneUnavailableError as reason:
                     if str(reason) not in reported:
                         progress(f"skipped: {reason}")
@@ -281,7 +321,9 @@ def _units_of_work(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnSc
                 following = place + 1
 
 
-def measure(unit: RigOnScene, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
+def measure(
+    unit: RigOnScene, perturbations: Sequence[Perturbation], reconstructor: Reconstructor
+) -> list[Cell]:
     """Return a cell for each perturbation."""
     rig, cells = unit.rig, []
     for perturbation in perturbations:
@@ -310,7 +352,9 @@ def measure(unit: RigOnScene, perturbations: Sequence[Perturbation], reconstruct
 
 
 def summarise(cells: Sequence[Cell]) -> tuple[Summary, ...]:
-    """Return the means by perturbation, then by blur, masks, B and colour, of each half; in the order of the cells."""
+    """Return the means by perturbation, then by blur, masks, B and colour, of each half; in the
+    order of the cells.
+    """
     keys: tuple[Callable[[Cell], str], ...] = (
         lambda cell: cell.perturbation,
         lambda cell: f"s = {cell.blur_px:g} px",
@@ -346,15 +390,19 @@ def _summary(half: Half, group: str, cells: Sequence[Cell]) -> Summary:
 
 
 def verdicts(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return a sentence for each half: how many cells are below the plain loop, and the worst one."""
+    """Return a sentence for each half: how many cells are below the plain loop,
+    and the worst one.
+    """
     lines = []
     for half in dict.fromkeys(cell.half for cell in cells):
         members = [cell for cell in cells if cell.half is half]
         below = [cell for cell in members if cell.lead_db < -PLAIN_MARGIN_DB]
         worst = min(members, key=lambda cell: cell.lead_db)
         lines.append(
-            f"{half}: the defaults are more than {PLAIN_MARGIN_DB} dB below the plain loop in {len(below)} of "
-            f"{len(members)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} ({worst.lead_db:+.2f} dB)"
+            f"{half}: the defaults are more than {PLAIN_MARGIN_DB} dB below the plain loop in "
+            f"{len(below)} of "
+            f"{len(members)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} "
+            f"({worst.lead_db:+.2f} dB)"
         )
     return tuple(lines)
 
@@ -367,21 +415,39 @@ _WAYS = (
 
 
 def plot(result: RealityResult, path: Path) -> None:
-    """Draw, for each half of the scenes, the mean PSNR of each perturbation with every cell as a dot."""
+    """Draw, for each half of the scenes, the mean PSNR of each perturbation with every cell as a
+    dot.
+    """
     halves = list(dict.fromkeys(cell.half for cell in result.cells))
     with figure_file(path, (11, 4 * len(halves))) as figure:
         figure.suptitle(result.tables[0].title)
-        for axis, half in zip(figure.subplots(len(halves), 1, squeeze=False)[:, 0], halves, strict=True):
+        for axis, half in zip(
+            figure.subplots(len(halves), 1, squeeze=False)[:, 0], halves, strict=True
+        ):
             cells = [cell for cell in result.cells if cell.half is half]
             names = list(dict.fromkeys(cell.perturbation for cell in cells))
             for offset, (key, label, colour) in enumerate(_WAYS):
                 at = np.arange(len(names)) + 0.25 * (offset - 1)
                 groups = [_values(cells, name, key) for name in names]
-                axis.bar(at, [np.mean(group) for group in groups], 0.23, color=colour, alpha=0.5, label=label)
+                axis.bar(
+                    at,
+                    [np.mean(group) for group in groups],
+                    0.23,
+                    color=colour,
+                    alpha=0.5,
+                    label=label,
+                )
                 for x, group in zip(at, groups, strict=True):
                     axis.plot([x] * len(group), group, ".", color=colour, markersize=3)
-            axis.set(title=f"{half} scenes", ylabel="PSNR, dB", xticks=range(len(names)), xticklabels=names)
-            axis.set_ylim(bottom=min(getattr(cell, key) for cell in cells for key, _, _ in _WAYS) - 1)
+            axis.set(
+                title=f"{half} scenes",
+                ylabel="PSNR, dB",
+                xticks=range(len(names)),
+                xticklabels=names,
+            )
+            axis.set_ylim(
+                bottom=min(getattr(cell, key) for cell in cells for key, _, _ in _WAYS) - 1
+            )
             axis.grid(axis="y", alpha=0.3)
             axis.legend(loc="upper right", ncols=3, fontsize="small")
 

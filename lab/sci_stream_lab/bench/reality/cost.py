@@ -1,4 +1,6 @@
-"""``sci-stream bench reality --cost``: what noise estimation and self-calibration cost, next to the solves."""
+"""``sci-stream bench reality --cost``: what noise estimation and self-calibration cost, next to the
+solves.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,11 @@ _COLUMNS = (
 
 
 def bench_cost(spec: SolverSpec, snapshots: int = 2 * FIRST, size: int = 256) -> BenchResult:
-    """Measure the CPU time of solves and checks of a series, side by side: B = 8, masks with jitter.
+    """Measure the CPU time of solves and checks of a series, side by side: B = 8, masks with
+    jitter.
 
-    ``snapshots`` is their number, more than `FIRST`, of which a few are solved; ``size`` the height and width.
-    Checks cost the same at any size.
+    ``snapshots`` is their number, more than `FIRST`, of which a few are solved; ``size`` the height
+    and width. Checks cost the same at any size.
     """
     device = pick_device(spec.device)
     prior, settings = make_prior(spec.section, device)
@@ -89,9 +92,16 @@ def bench_cost(spec: SolverSpec, snapshots: int = 2 * FIRST, size: int = 256) ->
     return BenchResult(
         name="reality cost",
         environment=environment(spec.device),
-        tables=(ResultTable(f"CPU time for each snapshot; {spec.description}; {size}×{size}", _COLUMNS, tuple(costs)),),
+        tables=(
+            ResultTable(
+                f"CPU time for each snapshot; {spec.description}; {size}×{size}",
+                _COLUMNS,
+                tuple(costs),
+            ),
+        ),
         notes=(
-            f"noise estimation, checks and self-calibration of the first {FIRST} snapshots: {together:.1%} of a solve",
+            f"noise estimation, checks and self-calibration of the first {FIRST} snapshots: "
+            f"{together:.1%} of a solve",
         ),
         settings={"iterations": spec.iterations, "snapshots": snapshots, "size": size},
     )

@@ -1,6 +1,8 @@
-"""Errors of a rig's calibration: perturbations of the optics or the sensor that the calibration does not have.
+"""Errors of a rig's calibration: perturbations of the optics or the sensor that the calibration
+does not have.
 
-The levels are those of a rig that was calibrated with care and has since warmed up, been touched or refocused.
+The levels are those of a rig that was calibrated with care and has since warmed up, been touched or
+refocused.
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ OPTICAL: Final[Mapping[str, Change]] = {
     "gain": lambda optics, rng: optics.with_gains(0.05, rng),
     "dwell": lambda optics, rng: optics.with_dwell(_DWELL, rng),
 }
-"""Shift of all masks by 0.25 px in a random direction; of each by N(0, 0.2 px) along each axis; further blur of 0.6 and
-of 0.3 px; smooth errors of each mask, 5 %; exposure of each frame, 5 %; exposure of the last or the first frame of a
+"""Shift of all masks by 0.25 px in a random direction; of each by N(0, 0.2 px) along each axis;
+further blur of 0.6 and
+of 0.3 px; smooth errors of each mask, 5 %; exposure of each frame, 5 %; exposure of the last or the
+first frame of a
 stage that dwells where it turns."""
 
-# Exposure of the mask at a turning point: 2.2, 1.9 and 1.5 times that of the others in three captures.
+# Exposure of the mask at a turning point: 2.2, 1.9 and 1.5 times that of the others in three
+# captures.
 _DWELL = 1.9
 
 NOISE: Final = "noise"
@@ -68,7 +73,9 @@ class Perturbation:
         return NOISE in self.parts
 
     def applied(self, optics: PatternOptics, seed: int) -> PatternOptics:
-        """Return the optics as they really are; equal seeds give equal errors in every combination."""
+        """Return the optics as they really are; equal seeds give equal errors in
+        every combination.
+        """
         for part in self.parts:
             if part != NOISE:
                 number = list(OPTICAL).index(part)
@@ -88,17 +95,20 @@ def parse_perturbation(name: str) -> Perturbation:
     for part in parts:
         if part not in OPTICAL and part != NOISE:
             raise ConfigError(
-                "Unknown --perturbation", expected=f"{', '.join(PERTURBATIONS)}, or some joined by +", got=repr(part)
+                "Unknown --perturbation",
+                expected=f"{', '.join(PERTURBATIONS)}, or some joined by +",
+                got=repr(part),
             )
     return Perturbation(name, parts)
 
 
 @dataclass(frozen=True, slots=True)
 class SensorModel:
-    """Digital numbers from light: ``counts = y · full_scale_dn``, exact, or rounded to 8 bits with noise.
+    """Digital numbers from light: ``counts = y · full_scale_dn``, exact, or rounded to 8 bits with
+    noise.
 
-    ``full_scale_dn`` is the counts of one white frame through an open mask, ``noise_dn`` the standard deviation
-    without light, rounding included; both are 1 and 0 for an exact sensor.
+    ``full_scale_dn`` is the counts of one white frame through an open mask, ``noise_dn`` the
+    standard deviation without light, rounding included; both are 1 and 0 for an exact sensor.
     """
 
     full_scale_dn: float = 1.0
@@ -119,7 +129,9 @@ class SensorModel:
 
 
 def sensor_for(perturbation: Perturbation, brightest: float) -> SensorModel:
-    """Return the sensor of a rig, exposed so that the brightest pixel of the series, in units of y, fills 90 %."""
+    """Return the sensor of a rig, exposed so that the brightest pixel of the series, in units of y,
+    fills 90 %.
+    """
     exact = SensorModel()
     if not perturbation.is_noisy:
         return exact

@@ -1,4 +1,6 @@
-"""The rigs of `bench reality`: masks, blur, frames per snapshot, colour; and their snapshots under a perturbation."""
+"""The rigs of `bench reality`: masks, blur, frames per snapshot, colour; and their snapshots under
+a perturbation.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ _FILES: Final = {"published": "benchmark/*_cacti.mat", "measured": "real/*_cacti
 class OpticalSetup:
     """Masks of one kind with a blur; B; and whether the sensor has colour filters.
 
-    ``patterns`` are ``published``, the masks of the published simulations, ``random``, generated binary ones,
-    ``shift``, one that moves, ``moving``, one that moves by less than the size of its elements, as measured ones do,
-    or ``measured``, the real capture's grey ones.
+    ``patterns`` are ``published``, the masks of the published simulations, ``random``, generated
+    binary ones, ``shift``, one that moves, ``moving``, one that moves by less than the size of its
+    elements, as measured ones do, or ``measured``, the real capture's grey ones.
     """
 
     patterns: str
@@ -48,7 +50,9 @@ class OpticalSetup:
     @property
     def name(self) -> str:
         """The rig in words."""
-        return f"{self.patterns} s={self.blur_px:g} B={self.n_frames}{' Bayer' if self.colour else ''}"
+        return (
+            f"{self.patterns} s={self.blur_px:g} B={self.n_frames}{' Bayer' if self.colour else ''}"
+        )
 
     @property
     def seed(self) -> int:
@@ -81,7 +85,9 @@ class OpticalSetup:
             mask = np.asarray(load_measurement(path).masks)
             if len(mask) == self.n_frames and min(mask.shape[1:]) >= size:
                 return np.asarray(mask, np.float32) / np.float32(mask.max())
-        raise SceneUnavailableError(f"there are no {self.patterns} masks of B = {self.n_frames} and {size} pixels")
+        raise SceneUnavailableError(
+            f"there are no {self.patterns} masks of B = {self.n_frames} and {size} pixels"
+        )
 
 
 RIGS: Final = (
@@ -97,7 +103,8 @@ RIGS: Final = (
     OpticalSetup("moving", 0.6, 14),
     OpticalSetup("measured", 0.0, 14),
 )
-"""The default rigs: each kind of masks, each blur, each B, grey and Bayer, several times, but not their product."""
+"""The default rigs: each kind of masks, each blur, each B, grey and Bayer, several times, but not
+their product."""
 
 QUICK_RIGS: Final = (
     OpticalSetup("published", 0.5, 8),
@@ -110,7 +117,9 @@ ALL_RIGS: Final = (
     *(OpticalSetup("published", blur, 8) for blur in BLURS_PX),
     *(
         OpticalSetup(patterns, blur, B, colour)
-        for patterns, blur, B, colour in product(("random", "shift", "moving"), BLURS_PX, FRAMES, (False, True))
+        for patterns, blur, B, colour in product(
+            ("random", "shift", "moving"), BLURS_PX, FRAMES, (False, True)
+        )
     ),
     OpticalSetup("measured", 0.0, 14),
 )
@@ -121,8 +130,9 @@ ALL_RIGS: Final = (
 class Series:
     """Snapshots of a scene with the calibration that the rig has, and the one that it should have.
 
-    ``exact`` has the masks through which the scene was seen and the noise of the sensor; ``assumed`` the unperturbed
-    masks, and nothing about noise. The snapshots of both differ in nothing but the calibration that they name.
+    ``exact`` has the masks through which the scene was seen and the noise of the sensor;
+    ``assumed`` the unperturbed masks, and nothing about noise. The snapshots of both differ in
+    nothing but the calibration that they name.
     """
 
     assumed: Calibration
@@ -131,10 +141,14 @@ class Series:
 
     def of(self, calibration: Calibration) -> tuple[Snapshot, ...]:
         """Return the snapshots as if acquired with this calibration."""
-        return tuple(calibration.snapshot("bench", s.id.seq, s.counts, s.truth) for s in self.snapshots)
+        return tuple(
+            calibration.snapshot("bench", s.id.seq, s.counts, s.truth) for s in self.snapshots
+        )
 
 
-def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Perturbation) -> Series:
+def film(
+    rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Perturbation
+) -> Series:
     """Film a scene with a perturbed rig.
 
     Parameters
@@ -158,11 +172,15 @@ def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Pe
         calibration.snapshot("bench", seq, sensor.counts(y, rng), video)
         for seq, (y, video) in enumerate(zip(measured, videos, strict=True))
     )
-    exact = calibration if not perturbation.parts else _calibration(rig, true, sensor, knows_noise=True)
+    exact = (
+        calibration if not perturbation.parts else _calibration(rig, true, sensor, knows_noise=True)
+    )
     return Series(calibration, exact, snapshots)
 
 
-def _calibration(rig: OpticalSetup, phi: F32, sensor: SensorModel, *, knows_noise: bool) -> Calibration:
+def _calibration(
+    rig: OpticalSetup, phi: F32, sensor: SensorModel, *, knows_noise: bool
+) -> Calibration:
     # A gain above 1 is no transmission: the calibration has it in the scale.
     peak = max(1.0, float(phi.max()))
     return Calibration(

@@ -1,7 +1,8 @@
 """Scenes with truth, in two fixed halves: one to tune the solver on, one that is only ever printed.
 
-Sources are the simulated camera's procedural scenes, which are always there, and photographs, clips and published sets
-below the folder that ``SCI_STREAM_DATA`` names. Of each, the middle is cut out square and scaled to the field.
+Sources are the simulated camera's procedural scenes, which are always there, and photographs, clips
+and published sets below the folder that ``SCI_STREAM_DATA`` names. Of each, the middle is cut out
+square and scaled to the field.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ DATA_VARIABLE = "SCI_STREAM_DATA"
 BAYER = BayerPhase.RGGB
 """Phase of the mosaics; the others differ in nothing that a reconstruction depends on."""
 
-# Motion of a panned photograph per frame, to the right and down, pixels. Faster, its fine structure is lost and the
-# masks do not matter: at 0.9 px the defaults give 19.0 dB with exact masks and 18.7 dB with every perturbation.
+# Motion of a panned photograph per frame, to the right and down, pixels. Faster, its fine structure
+# is lost and the masks do not matter: at 0.9 px the defaults give 19.0 dB with exact masks and 18.7
+# dB with every perturbation.
 _PAN_PX = (0.35, 0.2)
 # Relative magnification per frame, so that no two places move alike.
 _ZOOM = 0.002
@@ -51,7 +53,9 @@ class SceneUnavailableError(SciStreamError):
 
 @dataclass(frozen=True, slots=True)
 class SceneFormat:
-    """Requirements on a scene: ``size`` pixels square, B frames per snapshot, a mosaic or not, number of snapshots."""
+    """Requirements on a scene: ``size`` pixels square, B frames per snapshot, a mosaic or not,
+    number of snapshots.
+    """
 
     size: int
     n_frames: int
@@ -60,7 +64,8 @@ class SceneFormat:
 
 
 Film = Callable[[SceneFormat], F32]
-"""Returns the frames of a scene, (S·B, H, W) float32 0–1, S ≤ ``snapshots``; a Bayer mosaic if in colour."""
+"""Returns the frames of a scene, (S·B, H, W) float32 0–1, S ≤ ``snapshots``; a Bayer mosaic if in
+colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,8 @@ class NamedScene:
     in_colour: bool = True
 
     def frames(self, form: SceneFormat) -> F32:
-        """Return the true video of each snapshot, (S, B, H, W) float32, 0–1, S ≤ ``form.snapshots``.
+        """Return the true video of each snapshot, (S, B, H, W) float32, 0–1, S ≤
+        ``form.snapshots``.
 
         Raises
         ------
@@ -100,7 +106,9 @@ def data_folder() -> Path:
     """
     name = os.environ.get(DATA_VARIABLE)
     if not name:
-        raise SceneUnavailableError(f"{DATA_VARIABLE} is not set: it names the folder with photographs and clips")
+        raise SceneUnavailableError(
+            f"{DATA_VARIABLE} is not set: it names the folder with photographs and clips"
+        )
     return Path(name)
 
 
@@ -114,7 +122,9 @@ def _found(pattern: str) -> Path:
 
 
 def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
-    """Return a source of a scene of the simulated camera: its truth, without its masks and sensor."""
+    """Return a source of a scene of the simulated camera: its truth,
+    without its masks and sensor.
+    """
 
     def film(form: SceneFormat) -> F32:
         options = {"seed": seed, "speed": speed, "bayer": BAYER if form.colour else None}
@@ -126,10 +136,14 @@ def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
 
 
 def _clip(pattern: str, start: int = 0) -> Film:
-    """Return what films a clip, one of its pictures a frame; made small, its motion is that of a faster camera."""
+    """Return what films a clip, one of its pictures a frame; made small, its motion is that of a
+    faster camera.
+    """
 
     def film(form: SceneFormat) -> F32:
-        pictures = itertools.islice(video_frames(_found(pattern)), start, start + form.snapshots * form.n_frames)
+        pictures = itertools.islice(
+            video_frames(_found(pattern)), start, start + form.snapshots * form.n_frames
+        )
         frames = [_sensed(_square(picture, form.size), form.colour) for picture in pictures]
         return np.stack(frames) if frames else np.empty((0, form.size, form.size), np.float32)
 
@@ -153,7 +167,9 @@ def _photograph(pattern: str) -> Film:
 
 
 def _view(wide: F32, size: int, k: int) -> F32:
-    """Return frame ``k`` of a pan over (N, N, 3), from its upper left; beyond its border it is mirrored."""
+    """Return frame ``k`` of a pan over (N, N, 3), from its upper left; beyond its border it is
+    mirrored.
+    """
     scale = 1 / (1 + _ZOOM * k)
     where = np.array([[scale, 0, _PAN_PX[0] * k], [0, scale, _PAN_PX[1] * k]])
     flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
@@ -170,19 +186,25 @@ def _published(pattern: str) -> Film:
         if orig is None or min(orig.shape[1:]) < form.size:
             raise SceneUnavailableError(f"{path} has no truth of {form.size} × {form.size} pixels")
         top, left = (orig.shape[1] - form.size) // 2, (orig.shape[2] - form.size) // 2
-        frames = orig[: form.snapshots * form.n_frames, top : top + form.size, left : left + form.size]
+        frames = orig[
+            : form.snapshots * form.n_frames, top : top + form.size, left : left + form.size
+        ]
         return np.asarray(frames, np.float32) / np.float32(255 if orig.max() > 2 else 1)
 
     return film
 
 
 def _square(picture: Array, size: int) -> F32:
-    """Cut the middle square out of 8-bit BGR and scale it: (size, size, 3) RGB float32, 0–1, its own levels."""
+    """Cut the middle square out of 8-bit BGR and scale it: (size, size, 3) RGB float32, 0–1, its
+    own levels.
+    """
     edge = min(picture.shape[:2])
     top, left = (picture.shape[0] - edge) // 2, (picture.shape[1] - edge) // 2
     cut = picture[top : top + edge, left : left + edge, ::-1].astype(np.float32) / 255
     method = cv2.INTER_AREA if edge > size else cv2.INTER_CUBIC
-    return np.asarray(np.clip(cv2.resize(cut, (size, size), interpolation=method), 0, 1), np.float32)
+    return np.asarray(
+        np.clip(cv2.resize(cut, (size, size), interpolation=method), 0, 1), np.float32
+    )
 
 
 def _sensed(rgb: F32, colour: bool) -> F32:
@@ -192,8 +214,13 @@ def _sensed(rgb: F32, colour: bool) -> F32:
     return sample_colours(rgb, BAYER)
 
 
-def _scenes(half: Half, entries: dict[str, Film], published: tuple[str, ...]) -> tuple[NamedScene, ...]:
-    sets = (NamedScene(name, half, _published(f"benchmark/{name}*.mat"), in_colour=False) for name in published)
+def _scenes(
+    half: Half, entries: dict[str, Film], published: tuple[str, ...]
+) -> tuple[NamedScene, ...]:
+    sets = (
+        NamedScene(name, half, _published(f"benchmark/{name}*.mat"), in_colour=False)
+        for name in published
+    )
     return (*sets, *(NamedScene(name, half, film) for name, film in entries.items()))
 
 
@@ -223,4 +250,5 @@ SCENES: Final = (
         published=("traffic", "runner", "drop"),
     ),
 )
-"""Never move a scene from one half to the other: a figure of the reporting half would then be of data tuned on."""
+"""Never move a scene from one half to the other: a figure of the reporting half would then be of
+data tuned on."""

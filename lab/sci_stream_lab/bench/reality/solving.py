@@ -1,7 +1,9 @@
-"""The three reconstructions that `bench reality` compares. All that it needs of the solver is in this module.
+"""The three reconstructions that `bench reality` compares.
 
-A series is solved as a reconstruct node does it: the engine with the rig's settings, and what watches its calibration
-after each snapshot. What a rig has on by default is on here.
+All that it needs of the solver is in this module.
+
+A series is solved as a reconstruct node does it: the engine with the rig's settings, and what
+watches its calibration after each snapshot. What a rig has on by default is on here.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from sci_stream_lab.paper.published_code import plain_gap
 class SolverSpec:
     """How to reconstruct, in a form that processes can hand to each other.
 
-    ``section`` is ``[reconstruct]`` of a rig, ``iterations`` those of every solve but the plain loop's.
+    ``section`` is ``[reconstruct]`` of a rig, ``iterations`` those of every solve but the plain
+    loop's.
     """
 
     section: ReconstructSection
@@ -42,7 +45,10 @@ class SolverSpec:
     def description(self) -> str:
         """Denoiser, iterations and device in words."""
         device = pick_device(self.device)
-        return f"{make_prior(self.section, device)[0].name}, {self.iterations} iterations, on {describe_device(device)}"
+        return (
+            f"{make_prior(self.section, device)[0].name}, {self.iterations} iterations, on "
+            f"{describe_device(device)}"
+        )
 
     @property
     def on_gpu(self) -> bool:
@@ -57,7 +63,9 @@ class Reconstructor:
         self._device = pick_device(spec.device)
         self._prior, self._settings = make_prior(spec.section, self._device)
         # The plain loop is that of a denoiser alone.
-        self._plain_prior = self._prior.before if isinstance(self._prior, UnrolledSolver) else self._prior
+        self._plain_prior = (
+            self._prior.before if isinstance(self._prior, UnrolledSolver) else self._prior
+        )
         self._budget = spec.iterations
 
     def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:

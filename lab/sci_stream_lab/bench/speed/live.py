@@ -1,4 +1,6 @@
-"""A rig with recording on at the rate that it sustains: the sentence that instruments are compared by."""
+"""A rig with recording on at the rate that it sustains: the sentence that instruments are compared
+by.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,10 @@ class LiveRun:
         """Return the result in one sentence."""
         loss = "none lost" if self.lost == 0 else f"{self.lost} LOST"
         return (
-            f"{self.size}, {self.denoiser}, {self.iterations} iterations on {device}, recording on: "
-            f"{self.snapshots_per_s:.3g} snapshots/s, {self.frames_per_s:.3g} frames/s, {self.p50_ms:.0f} ms from "
+            f"{self.size}, {self.denoiser}, {self.iterations} iterations on {device}, recording "
+            "on: "
+            f"{self.snapshots_per_s:.3g} snapshots/s, {self.frames_per_s:.3g} frames/s, "
+            f"{self.p50_ms:.0f} ms from "
             f"camera to recorded video (p99 {self.p99_ms:.0f} ms), {loss} of {self.snapshots}"
         )
 
@@ -43,7 +47,8 @@ class LiveRun:
 def run_live(
     size: Size, denoiser: str, iterations: int, device: str, *, solves_per_s: float, snapshots: int
 ) -> LiveRun:
-    """Run a rig with a simulated camera at a fraction of the rate of solves, every iteration spent on every snapshot.
+    """Run a rig with a simulated camera at a fraction of the rate of solves, every iteration spent
+    on every snapshot.
 
     Raises
     ------
@@ -52,12 +57,27 @@ def run_live(
     """
     rate_hz = _SUSTAINED * solves_per_s
     bayer = "RGGB" if size.bayer else "none"
-    camera = {"width_px": size.width, "height_px": size.height, "n_frames": size.n_frames, "bayer": bayer}
+    camera = {
+        "width_px": size.width,
+        "height_px": size.height,
+        "n_frames": size.n_frames,
+        "bayer": bayer,
+    }
     solver = {"denoiser": denoiser, "iterations": iterations, "min_iterations": min(4, iterations)}
-    reconstruct = {**solver, "devices": [device], "adapt_budget": False, "threads": torch.get_num_threads()}
+    reconstruct = {
+        **solver,
+        "devices": [device],
+        "adapt_budget": False,
+        "threads": torch.get_num_threads(),
+    }
     with tempfile.TemporaryDirectory(prefix="sci-stream-live-") as folder:
-        tables: RigTables = {"reconstruct": reconstruct, "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0}}
-        path = small_rig(Path(folder), rate_hz=rate_hz, size_px=size.width, tables=tables, camera=camera)
+        tables: RigTables = {
+            "reconstruct": reconstruct,
+            "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0},
+        }
+        path = small_rig(
+            Path(folder), rate_hz=rate_hz, size_px=size.width, tables=tables, camera=camera
+        )
         with supervised(path, snapshots=snapshots) as rig:
             summary = rig.join(_END_S + 2 * snapshots / rate_hz)
     total, ledger = summary.latency_ms["total"], summary.ledger

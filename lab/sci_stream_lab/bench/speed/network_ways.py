@@ -1,4 +1,6 @@
-"""Ways to run the 3×3 convolutions of a network, timed on a device; the product has the faster of the first two."""
+"""Ways to run the 3×3 convolutions of a network, timed on a device; the product has the faster of
+the first two.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from sci_stream.recon.denoisers.ffdnet import Stack, fused_layers, in_layers, st
 # Eight frames of 256×256 pixels at half resolution.
 _TRIAL_IMAGES, _TRIAL_SIDE = 8, 128
 
-# Relative error up to which two ways agree, given sums of 576 products rounded to 16 bits in each layer.
+# Relative error up to which two ways agree, given sums of 576 products rounded to 16 bits in each
+# layer.
 _ROUNDING_TOLERANCE = 2e-2
 
 
@@ -33,7 +36,9 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class WayTrial:
-    """One way: milliseconds of a call on `trial_features` and FLOP/s, or why it is not available."""
+    """One way: milliseconds of a call on `trial_features` and FLOP/s,
+    or why it is not available.
+    """
 
     way: str
     ms: float | None = None
@@ -52,12 +57,16 @@ def _plain(layers: Layers) -> Stack:
 
 
 def _cudnn(layers: Layers) -> Stack:
-    """Bias and ReLU in cuDNN's convolution: features pass through memory once a layer, not three times."""
+    """Bias and ReLU in cuDNN's convolution: features pass through memory once a layer, not three
+    times.
+    """
     return fused_layers(layers.kernels, layers.biases)
 
 
 def _compiled(layers: Layers) -> Stack:
-    """Compile by torch, which takes minutes for each shape of features when it is first seen; cached on disk."""
+    """Compile by torch, which takes minutes for each shape of features when it is first seen;
+    cached on disk.
+    """
     return _compile(layers, mode="max-autotune-no-cudagraphs")
 
 
@@ -99,7 +108,9 @@ def trial_features(layers: Layers) -> torch.Tensor:
     """Return random features as the first layer takes them."""
     kernel = layers.kernels[0]
     shape = (_TRIAL_IMAGES, kernel.shape[1], _TRIAL_SIDE, _TRIAL_SIDE)
-    random = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(kernel.device, kernel.dtype)
+    random = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(
+        kernel.device, kernel.dtype
+    )
     return random.contiguous(memory_format=torch.channels_last)
 
 
@@ -108,8 +119,13 @@ def _tried(name: str, layers: Layers, features: torch.Tensor, wanted: torch.Tens
         stack = WAYS[name](layers)
         result = stack(features)
         if result.shape != wanted.shape:
-            return WayTrial(name, why_not=f"returns {tuple(result.shape)}, not {tuple(wanted.shape)}")
-        error = float(torch.linalg.vector_norm(result.float() - wanted.float()) / torch.linalg.vector_norm(wanted))
+            return WayTrial(
+                name, why_not=f"returns {tuple(result.shape)}, not {tuple(wanted.shape)}"
+            )
+        error = float(
+            torch.linalg.vector_norm(result.float() - wanted.float())
+            / torch.linalg.vector_norm(wanted)
+        )
         if not error < _ROUNDING_TOLERANCE:  # NaN too
             return WayTrial(name, why_not=f"differs from the plain one by {error:.2g}")
         seconds = _seconds(stack, features)
@@ -122,7 +138,9 @@ def _tried(name: str, layers: Layers, features: torch.Tensor, wanted: torch.Tens
 
 
 def _seconds(stack: Stack, features: torch.Tensor) -> float:
-    """Return the time of a call on a GPU, where many are issued at once, or of the fastest of three on a CPU."""
+    """Return the time of a call on a GPU, where many are issued at once, or of the fastest of three
+    on a CPU.
+    """
     if features.device.type == "cuda":
         return stack_seconds(stack, features)
     return min(stack_seconds(stack, features, calls=1) for _ in range(3))

@@ -1,4 +1,6 @@
-"""``sci-stream bench page``: what a viewer of the live page is sent, as JPEG and as H.264, and at which quality."""
+"""``sci-stream bench page``: what a viewer of the live page is sent, as JPEG and as H.264, and at
+which quality.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Rendered = tuple[Picture, npt.NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class ViewerRow:
-    """Bandwidth of one viewer, quality of its frames against those encoded, CPU time to encode a snapshot."""
+    """Bandwidth of one viewer, quality of its frames against those encoded, CPU time to encode a
+    snapshot.
+    """
 
     codec: str
     video_mbit_s: float
@@ -60,14 +64,18 @@ def bench(
 ) -> PageResult:
     """Measure the messages of reconstructed snapshots of the simulated camera, B = 8, Bayer.
 
-    ``size_px`` is the height and width of the sensor, ``rate_hz`` the pace at which snapshots are shown. All are
-    encoded in turn, as in a running series.
+    ``size_px`` is the height and width of the sensor, ``rate_hz`` the pace at which snapshots are
+    shown. All are encoded in turn, as in a running series.
     """
-    footage = filmed_scene("fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8)
+    footage = filmed_scene(
+        "fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8
+    )
     rendered = []
     counts = (snapshot.counts for snapshot in footage.snapshots)
     solved = reconstruct_stream(counts, footage.calibration, denoiser=denoiser, device=device)
-    for number, (snapshot, result) in enumerate(zip(footage.snapshots, solved, strict=True), start=1):
+    for number, (snapshot, result) in enumerate(
+        zip(footage.snapshots, solved, strict=True), start=1
+    ):
         progress(f"reconstructed {number} of {snapshots}")
         rendered.append(_rendered(snapshot, np.asarray(result.video)))
     rows = (_jpeg(rendered, rate_hz), _h264(rendered, rate_hz))
@@ -75,8 +83,17 @@ def bench(
     return PageResult(
         name="page",
         environment=environment(),
-        tables=(ResultTable(title, _COLUMNS, rows, "PSNR of the frames sent against the frames encoded."),),
-        settings={"snapshots": snapshots, "denoiser": denoiser, "rate_hz": rate_hz, "size_px": size_px},
+        tables=(
+            ResultTable(
+                title, _COLUMNS, rows, "PSNR of the frames sent against the frames encoded."
+            ),
+        ),
+        settings={
+            "snapshots": snapshots,
+            "denoiser": denoiser,
+            "rate_hz": rate_hz,
+            "size_px": size_px,
+        },
         viewers=rows,
     )
 
@@ -87,7 +104,12 @@ def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32]) -> Rendered:
         video=video.reshape(-1, *video.shape[-2:]),
         calibration_hash=snapshot.calibration_hash,
         report=SolveReport(
-            iterations=1, start=Start.COLD, start_reason="", budget_limited=False, solve_ns=0, residual=0.0
+            iterations=1,
+            start=Start.COLD,
+            start_reason="",
+            budget_limited=False,
+            solve_ns=0,
+            residual=0.0,
         ),
         times=StageTimes(acquired_ns=unix_ns()),
         node="bench",
@@ -103,7 +125,9 @@ def _jpeg(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
     pictures = [jpeg_picture(*snapshot) for snapshot in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(pictures)
     sent = [np.stack([_decoded(jpeg) for jpeg in picture.frames]) for picture in pictures]
-    return _row("JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms)
+    return _row(
+        "JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms
+    )
 
 
 def _decoded(jpeg: bytes) -> npt.NDArray[np.uint8]:
@@ -124,7 +148,9 @@ def _h264(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
     ]
     sent = [decode(picture.frames, *rendered[0][1].shape[1:3]) for picture in pictures]
     coded_hz = min(rate_hz, 1e9 / CODED_EVERY_NS)
-    return _row("H.264", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=coded_hz, encode_ms=encode_ms)
+    return _row(
+        "H.264", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=coded_hz, encode_ms=encode_ms
+    )
 
 
 def _row(

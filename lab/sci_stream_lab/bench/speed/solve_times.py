@@ -1,4 +1,6 @@
-"""``sci-stream bench speed``: time per iteration and snapshot by size, relative to the device's matrix rate."""
+"""``sci-stream bench speed``: time per iteration and snapshot by size, relative to the device's
+matrix rate.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,12 @@ class Size:
         return f"{self.height}x{self.width}x{self.n_frames}{':bayer' if self.bayer else ''}"
 
 
-SIZES = (Size(256, 256, 8), Size(512, 512, 22, bayer=True), Size(1100, 850, 10), Size(1080, 1920, 24))
+SIZES = (
+    Size(256, 256, 8),
+    Size(512, 512, 22, bayer=True),
+    Size(1100, 850, 10),
+    Size(1080, 1920, 24),
+)
 
 
 def parse_sizes(text: str) -> tuple[Size, ...]:
@@ -71,7 +78,8 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
         if match is None or 0 in numbers or odd:
             raise ConfigError(
                 f"invalid --sizes {text!r}",
-                expected="rows x columns x frames, separated by commas, a mosaic's rows and columns even: "
+                expected="rows x columns x frames, separated by commas, a mosaic's rows and "
+                "columns even: "
                 "256x256x8,512x512x22:bayer",
                 got=repr(part),
             )
@@ -81,7 +89,9 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
 
 
 def flop_per_pixel(weights: FfdnetWeights) -> float:
-    """Return the FLOP per pixel of a network: two per tap, at half resolution in both directions."""
+    """Return the FLOP per pixel of a network: two per tap,
+    at half resolution in both directions.
+    """
     return sum(2.0 * kernel.numel() for kernel in weights.kernels) / 4
 
 
@@ -89,7 +99,8 @@ def flop_per_pixel(weights: FfdnetWeights) -> float:
 class SizeSpeed:
     """Time at one size, or why it was skipped. Operations are counted for networks only.
 
-    ``snapshot_ms`` is that of a stream; ``of_matrix_rate`` relates the FLOP/s to those of large matrix products.
+    ``snapshot_ms`` is that of a stream; ``of_matrix_rate`` relates the FLOP/s to those of large
+    matrix products.
     """
 
     size: str
@@ -130,7 +141,9 @@ class ChunkSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Every size; the rate of matrix products and their data type; the arithmetic of the denoiser."""
+    """Every size; the rate of matrix products and their data type;
+    the arithmetic of the denoiser.
+    """
 
     sizes: tuple[SizeSpeed, ...]
     matrix_flop_per_s: float
@@ -159,8 +172,8 @@ def bench(
     settings
         ``iterations`` are those of a snapshot.
     sizes
-        Tried in this order. A size that would take longer than ``most_seconds``, judged by the one before, or that
-        does not fit in memory is skipped with a message.
+        Tried in this order. A size that would take longer than ``most_seconds``, judged by the one
+        before, or that does not fit in memory is skipped with a message.
     """
     arithmetic, dtype = "float32", torch.float32
     denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
@@ -177,11 +190,14 @@ def bench(
             row = SizeSpeed(str(size), skipped=f"would take about {expected_s:.0f} s")
         else:
             try:
-                row = _time_size(prior, weights, settings, device=device, size=size, rate=rate, plan=plan)
+                row = _time_size(
+                    prior, weights, settings, device=device, size=size, rate=rate, plan=plan
+                )
             except DeviceError as error:
                 row = SizeSpeed(str(size), skipped=str(error))
         if row.iteration_ms is not None:
-            # Time is nearly proportional to pixels beyond the smallest size, so the previous size predicts the next.
+            # Time is nearly proportional to pixels beyond the smallest size, so the previous size
+            # predicts the next.
             s_per_pixel = (time.perf_counter() - began_s) / plan.iterations / size.pixels
         rows.append(row)
         progress(f"{size}: {_summary_line(row)}")
@@ -189,7 +205,9 @@ def bench(
 
 
 def _arithmetic(denoiser: FfdnetDenoiser) -> tuple[str, torch.dtype]:
-    """Return the number formats in use, such as ``"bfloat16 from σ = 9/255"``, and that of high levels."""
+    """Return the number formats in use, such as ``"bfloat16 from σ = 9/255"``, and that of high
+    levels.
+    """
     if denoiser.half is None or math.isinf(denoiser.half_from_sigma):
         return "float32", torch.float32
     name, sigma = str(denoiser.half).removeprefix("torch."), denoiser.half_from_sigma
@@ -204,7 +222,9 @@ def _summary_line(row: SizeSpeed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _TimingPlan:
-    """Repeats of solves with few and with many iterations, then of a stream of snapshots, and their iterations."""
+    """Repeats of solves with few and with many iterations, then of a stream of snapshots, and their
+    iterations.
+    """
 
     few: int
     many: int
@@ -217,7 +237,9 @@ def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _Timing
     few, many, times, snapshots = 1, 3, 1, 1
     if device.type == "cuda":
         few, many, times, snapshots = 4, LEAST_BEFORE, 5, 50 if size.pixels < 10**7 else 8
-    iterations = 2 * settings.min_iterations + (few + many) * times + (snapshots + 1) * settings.iterations
+    iterations = (
+        2 * settings.min_iterations + (few + many) * times + (snapshots + 1) * settings.iterations
+    )
     return _TimingPlan(few, many, times, snapshots, iterations)
 
 
@@ -239,8 +261,8 @@ def _time_size(
     engine, snapshots = _scene(prior, settings, device, size)
     # First, while the recordings are those of the settings.
     snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
-    # The difference of two solves removes the start and the copies, which do not belong to an iteration. Both are too
-    # short for trained stages.
+    # The difference of two solves removes the start and the copies, which do not belong to an
+    # iteration. Both are too short for trained stages.
     few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
     iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
     flop = None if weights is None else flop_per_pixel(weights) * size.pixels
@@ -258,12 +280,18 @@ def _time_size(
     )
 
 
-def _scene(prior: Prior, settings: SolverSettings, device: torch.device, size: Size) -> tuple[Engine, list[Snapshot]]:
-    """Make an engine with random binary masks, warm it up, and simulate snapshots of smooth random scenes."""
+def _scene(
+    prior: Prior, settings: SolverSettings, device: torch.device, size: Size
+) -> tuple[Engine, list[Snapshot]]:
+    """Make an engine with random binary masks, warm it up, and simulate snapshots of smooth random
+    scenes.
+    """
     random = np.random.default_rng(0)
     shape = (size.n_frames, size.height, size.width)
     phi = random.integers(0, 2, shape, dtype=np.uint8).astype(np.float32)
-    calibration = Calibration(phi=phi, full_scale_dn=4095.0, bayer=BayerPhase.RGGB if size.bayer else None)
+    calibration = Calibration(
+        phi=phi, full_scale_dn=4095.0, bayer=BayerPhase.RGGB if size.bayer else None
+    )
     engine = Engine(calibration, prior, device, settings, video_dtype=torch.float16)
     snapshots = []
     rows, columns = np.mgrid[: size.height, : size.width].astype(np.float32)
@@ -281,9 +309,13 @@ def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) ->
     budget = iterations
     if engine.recordings:  # of a whole solve there is one for a number of iterations
         least = min(engine.settings.min_iterations, iterations)
-        engine.change_settings(dataclasses.replace(engine.settings, iterations=iterations, min_iterations=least))
+        engine.change_settings(
+            dataclasses.replace(engine.settings, iterations=iterations, min_iterations=least)
+        )
         engine.reconstruct(snapshot, budget)
-    return float(np.median([engine.reconstruct(snapshot, budget)[1].solve_ns / 1e9 for _ in range(times)]))
+    return float(
+        np.median([engine.reconstruct(snapshot, budget)[1].solve_ns / 1e9 for _ in range(times)])
+    )
 
 
 def _stream_s(engine: Engine, snapshots: list[Snapshot], count: int) -> float:
@@ -339,7 +371,9 @@ def time_chunks(
     """
     planes = 4 if size.bayer else 1
     frame = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)
-    x = torch.rand(planes * size.n_frames, *frame, generator=torch.Generator().manual_seed(0)).to(device)
+    x = torch.rand(planes * size.n_frames, *frame, generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
     rows = []
     for pixels in CHUNKS:
         prior, watch = make(pixels), Stopwatch(device)

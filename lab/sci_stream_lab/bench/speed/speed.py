@@ -20,7 +20,14 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.environment import environment
-from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, solver_settings
+from sci_stream_lab.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    figure_file,
+    solver_settings,
+)
 from sci_stream_lab.bench.speed import solve_times
 from sci_stream_lab.bench.speed.live import LiveRun, run_live
 from sci_stream_lab.bench.speed.network_ways import WayTrial
@@ -43,11 +50,13 @@ class SpeedPlan:
     denoiser, weights, precision
         The prior. Without weights ``ffdnet`` has random ones, which take the same time.
     sizes, iterations, warm, most_seconds
-        Sizes to time, unless one takes longer; iterations of a snapshot, and whether it starts from the one before.
+        Sizes to time, unless one takes longer; iterations of a snapshot, and whether it starts from
+        the one before.
     chunks, stacks
         Whether to time several chunk sizes, and every way to run the network.
     against, shots
-        Published file to time the published loop and the instrument on, and how many of its shots; None for neither.
+        Published file to time the published loop and the instrument on, and how many of its shots;
+        None for neither.
     live
         Snapshots of a rig that records, at the first size; 0 for none.
     """
@@ -116,13 +125,23 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     device = pick_device(device_name)
     network, make = _denoisers(plan, device)
     if plan.against is not None and (network is None or plan.weights is None):
-        raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
+        raise ConfigError(
+            "--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite"
+        )
     footage = None if plan.against is None else read_shots(plan.against, plan.shots)
     prior, settings = make(None), default_settings(device, plan.denoiser)
     few = min(settings.min_iterations, plan.iterations)
-    timed = dataclasses.replace(settings, iterations=plan.iterations, min_iterations=few, warm_start=plan.warm)
+    timed = dataclasses.replace(
+        settings, iterations=plan.iterations, min_iterations=few, warm_start=plan.warm
+    )
     speeds = solve_times.bench(
-        prior, network, timed, device=device, sizes=plan.sizes, progress=progress, most_seconds=plan.most_seconds
+        prior,
+        network,
+        timed,
+        device=device,
+        sizes=plan.sizes,
+        progress=progress,
+        most_seconds=plan.most_seconds,
     )
     stacks: tuple[WayTrial, ...] = ()
     chunks: tuple[ChunkSpeed, ...] = ()
@@ -138,7 +157,14 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     live = None
     if plan.live and speeds.sizes and (per_s := speeds.sizes[0].snapshots_per_s) is not None:
         first = plan.sizes[0]
-        live = run_live(first, plan.denoiser, plan.iterations, device_name, solves_per_s=per_s, snapshots=plan.live)
+        live = run_live(
+            first,
+            plan.denoiser,
+            plan.iterations,
+            device_name,
+            solves_per_s=per_s,
+            snapshots=plan.live,
+        )
         progress(live.sentence(on))
     tables: list[ResultTable[object]] = []
     if speeds.sizes or reach is None:
@@ -164,8 +190,12 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     )
 
 
-def _denoisers(plan: SpeedPlan, device: torch.device) -> tuple[FfdnetWeights | None, Callable[[int | None], Prior]]:
-    """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
+def _denoisers(
+    plan: SpeedPlan, device: torch.device
+) -> tuple[FfdnetWeights | None, Callable[[int | None], Prior]]:
+    """Return the network (None if the prior has none) and a factory of the denoiser by pixels per
+    chunk.
+    """
     name, weights = plan.denoiser, plan.weights
     if name not in VARIANTS:
         return None, lambda _pixels: named_prior(name, device, weights, plan.precision)
@@ -175,7 +205,9 @@ def _denoisers(plan: SpeedPlan, device: torch.device) -> tuple[FfdnetWeights | N
         network = load_ffdnet(shipped_weights(name))
     else:
         network = initial_weights(variant_shape(name), seed=0)
-    return network, lambda pixels: FfdnetDenoiser(network, device, plan.precision, name=name, pixels_per_chunk=pixels)
+    return network, lambda pixels: FfdnetDenoiser(
+        network, device, plan.precision, name=name, pixels_per_chunk=pixels
+    )
 
 
 def _size_table(speeds: Speeds, prior: str, device: str) -> ResultTable[SizeSpeed]:
@@ -193,7 +225,10 @@ def _size_table(speeds: Speeds, prior: str, device: str) -> ResultTable[SizeSpee
 def _reach_table(reach: TimeToQuality) -> ResultTable[object]:
     verdict = "not reached"
     if reach.ratio is not None and reach.cpu_ratio is not None:
-        verdict = f"reached in 1/{1 / reach.ratio:.1f} of the time, 1/{1 / reach.cpu_ratio:.1f} of the processor time"
+        verdict = (
+            f"reached in 1/{1 / reach.ratio:.1f} of the time, 1/{1 / reach.cpu_ratio:.1f} "
+            "of the processor time"
+        )
     title = f"Time to the published loop's result, mean of {reach.shots} shots: {verdict}"
     return ResultTable(title, _REACH_COLUMNS, reach.rows)
 

@@ -1,4 +1,6 @@
-"""Time to the published loop's quality: the instrument and a plain implementation, measured in one run."""
+"""Time to the published loop's quality: the instrument and a plain implementation, measured in one
+run.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True)
 class Solves:
-    """Whole solves of one implementation with a number of iterations, all copies included; means over the shots."""
+    """Whole solves of one implementation with a number of iterations, all copies included; means
+    over the shots.
+    """
 
     implementation: str
     iterations: int
@@ -55,10 +59,11 @@ class Solves:
 
 @dataclass(frozen=True, slots=True)
 class TimeToQuality:
-    """Solves with more and more iterations, of which the last reached the baseline's last PSNR if any did.
+    """Solves with more and more iterations, of which the last reached the baseline's last PSNR if
+    any did.
 
-    ``ratio`` is its seconds over the baseline's, or None; ``cpu_ratio`` that of processor time, which other work on
-    the machine disturbs less. Processor time means little on a GPU.
+    ``ratio`` is its seconds over the baseline's, or None; ``cpu_ratio`` that of processor time,
+    which other work on the machine disturbs less. Processor time means little on a GPU.
     """
 
     shots: int
@@ -72,7 +77,10 @@ class TimeToQuality:
         """The baseline's end result, and every solve."""
         baseline = self.baseline
         ends = (baseline.seconds[-1], baseline.cpu_seconds[-1], baseline.psnr_db[-1])
-        return (Solves("published loop, frame by frame, float32", baseline.iterations, *ends), *self.ours)
+        return (
+            Solves("published loop, frame by frame, float32", baseline.iterations, *ends),
+            *self.ours,
+        )
 
 
 def read_shots(path: Path, most: int) -> Footage:
@@ -105,17 +113,20 @@ def time_to_reach(
     device: torch.device,
     progress: Progress,
 ) -> TimeToQuality:
-    """Run the published loop, then the instrument with more and more iterations until it is as good on average.
+    """Run the published loop, then the instrument with more and more iterations until it is as good
+    on average.
 
-    ``weights`` and ``prior`` are the same network, for the published loop and as the instrument's denoiser on
-    ``device``; ``settings`` are the instrument's, except for the number of iterations.
+    ``weights`` and ``prior`` are the same network, for the published loop and as the instrument's
+    denoiser on ``device``; ``settings`` are the instrument's, except for the number of iterations.
     """
     start = "published"
     seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress)
     if not scores[-1] > mean(_still_db(shot, footage.calibration) for shot in footage.snapshots):
         start = "still image"
         progress("worse than the still image y/Σφ: starting again from it")
-        seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress, published_start=False)
+        seconds, cpu_seconds, scores = _baselines(
+            footage, weights, device, progress, published_start=False
+        )
     engine = Engine(footage.calibration, prior, device, settings)
     engine.warm_up()
     tried = list[Solves]()
@@ -123,7 +134,9 @@ def time_to_reach(
     for iterations in LADDER:
         ours = _instrument(engine, footage.snapshots, iterations)
         tried.append(ours)
-        progress(f"instrument, {iterations} iterations: {ours.psnr_db:.2f} dB in {ours.seconds:.2f} s")
+        progress(
+            f"instrument, {iterations} iterations: {ours.psnr_db:.2f} dB in {ours.seconds:.2f} s"
+        )
         if ours.psnr_db >= scores[-1]:
             ratio = ours.seconds / float(seconds[-1])
             cpu_ratio = ours.cpu_seconds / float(cpu_seconds[-1])
@@ -152,18 +165,30 @@ def _baselines(
     """Return `_baseline` averaged over the shots, (3, 40)."""
     curves = []
     for number, shot in enumerate(footage.snapshots, start=1):
-        curves.append(_baseline(shot, footage.calibration, weights, device, published_start=published_start))
+        curves.append(
+            _baseline(shot, footage.calibration, weights, device, published_start=published_start)
+        )
         spent_s, _, score_db = (column[-1] for column in curves[-1])
-        progress(f"published loop, shot {number}/{len(footage.snapshots)}: {score_db:.2f} dB in {spent_s:.1f} s")
+        progress(
+            f"published loop, shot {number}/{len(footage.snapshots)}: {score_db:.2f} dB in "
+            f"{spent_s:.1f} s"
+        )
     mean: npt.NDArray[np.float64] = np.mean(np.array(curves), axis=0)
     return mean
 
 
 @torch.inference_mode()
 def _baseline(
-    shot: Snapshot, calibration: Calibration, weights: FfdnetWeights, device: torch.device, *, published_start: bool
+    shot: Snapshot,
+    calibration: Calibration,
+    weights: FfdnetWeights,
+    device: torch.device,
+    *,
+    published_start: bool,
 ) -> tuple[list[float], ...]:
-    """Return seconds, processor seconds and PSNR after each iteration of the published loop, excluding the scoring."""
+    """Return seconds, processor seconds and PSNR after each iteration of the published loop,
+    excluding the scoring.
+    """
     y = torch.from_numpy(calibration.measurement(shot.counts)).to(device)
     phi = torch.from_numpy(calibration.phi.copy()).to(device)
     truth = torch.from_numpy(truth_of(shot))
@@ -190,10 +215,14 @@ def _instrument(engine: Engine, shots: Sequence[Snapshot], iterations: int) -> S
     """Return the mean time and PSNR of whole solves with this many iterations."""
     seconds, cpu_seconds, scores = [], [], []
     for shot in shots:
-        unscored = dataclasses.replace(shot, truth=None)  # the time to compute PSNR is no part of a solve's
+        unscored = dataclasses.replace(
+            shot, truth=None
+        )  # the time to compute PSNR is no part of a solve's
         began, cpu_began = time.perf_counter(), time.process_time()
         video, _ = engine.reconstruct(unscored, iterations)
         seconds.append(time.perf_counter() - began)
         cpu_seconds.append(time.process_time() - cpu_began)
-        scores.append(psnr(torch.from_numpy(video.astype(np.float32)), torch.from_numpy(truth_of(shot))))
+        scores.append(
+            psnr(torch.from_numpy(video.astype(np.float32)), torch.from_numpy(truth_of(shot)))
+        )
     return Solves("sci_stream", iterations, mean(seconds), mean(cpu_seconds), mean(scores))

@@ -40,20 +40,27 @@ _TAUGHT_BY, _TAUGHT_ITERATIONS = "ffdnet", 40
 DrawnT = TypeVar("DrawnT")
 # Distinguishes the seeds of batches from those of the snapshots they are cut from.
 _BATCHES = 1
-# The denoiser of the iterations before the stages, their numbers, how likely these are, and the number in validations.
+# The denoiser of the iterations before the stages, their numbers, how likely these are, and the
+# number in validations.
 # Chosen, not tuned.
-_BEFORE, _ITERATIONS, _LIKELY, _VALIDATED = "ffdnet-lite", (4, 8, 12, 20), (0.15, 0.2, 0.55, 0.1), 12
+_BEFORE, _ITERATIONS, _LIKELY, _VALIDATED = (
+    "ffdnet-lite",
+    (4, 8, 12, 20),
+    (0.15, 0.2, 0.55, 0.1),
+    12,
+)
 
 
 class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
     """Scenes behind masks; see `sci_stream_lab.training.data.TrainingData`.
 
-    A batch depends on the seed and on the number of its step alone. Its snapshots have as many frames each, and
-    ``settings.batch`` frames together.
+    A batch depends on the seed and on the number of its step alone. Its snapshots have as many
+    frames each, and ``settings.batch`` frames together.
 
     ``steps_per_draw`` steps learn from the same snapshots.
 
-    ``held_out`` of the clips only validate; ``measured`` are stacks of measured masks, which are cut from.
+    ``held_out`` of the clips only validate; ``measured`` are stacks of measured masks, which are
+    cut from.
 
     Raises
     ------
@@ -74,7 +81,9 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
         held_out: int,
     ) -> None:
         training, validation = clips.split(held_out)
-        masks = hashlib.blake2b(b"".join(stack.tobytes() for stack in measured), digest_size=8).hexdigest()
+        masks = hashlib.blake2b(
+            b"".join(stack.tobytes() for stack in measured), digest_size=8
+        ).hexdigest()
         self.id = f"{photographs.id}/{training.id}/{validation.id}/{masks}"
         self.n_images = len(photographs.items)
         self.clips: Sequence[str] = training.names
@@ -84,8 +93,12 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
 
     @contextmanager
     def batches(self, step: int) -> Iterator[Iterator[SamplesT]]:
-        """Yield the batches of all steps from this one on; see `sci_stream_lab.training.data.TrainingData`."""
-        with drawn_ahead(self._drawn, step // self.steps_per_draw, DRAWING_THREADS[self._device.type]) as drawn:
+        """Yield the batches of all steps from this one on; see
+        `sci_stream_lab.training.data.TrainingData`.
+        """
+        with drawn_ahead(
+            self._drawn, step // self.steps_per_draw, DRAWING_THREADS[self._device.type]
+        ) as drawn:
             yield self._in_order(drawn, step)
 
     def _drawn(self, number: int) -> DrawnT:
@@ -99,7 +112,9 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
         for step in itertools.count(first):
             if step > first and step % self.steps_per_draw == 0:
                 snapshots = next(drawn)
-            yield self._batch(np.random.default_rng((self._settings.seed, step, _BATCHES)), snapshots)
+            yield self._batch(
+                np.random.default_rng((self._settings.seed, step, _BATCHES)), snapshots
+            )
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> DrawnT:
@@ -117,7 +132,9 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
             engine = Engine(calibration, prior, self._device, settings)
             y = np.asarray((masks * truth).sum(0), np.float32)
             video: Video = engine.reconstruct(calibration.snapshot("validation", 0, y))[0]
-            found.setdefault(kind, []).append(float(-10 * np.log10(np.square(video - truth).mean((1, 2))).mean()))
+            found.setdefault(kind, []).append(
+                float(-10 * np.log10(np.square(video - truth).mean((1, 2))).mean())
+            )
         return {kind: float(np.mean(values)) for kind, values in found.items()}
 
     def _validation(self) -> Iterator[tuple[str, Video, Video]]:
@@ -130,7 +147,9 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
 
 
 class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
-    """Squares of ``settings.patch_px``, cut out of scenes of ``settings.clip_px`` after iterations with a denoiser."""
+    """Squares of ``settings.patch_px``, cut out of scenes of ``settings.clip_px`` after iterations
+    with a denoiser.
+    """
 
     steps_per_draw = 4
 
@@ -138,18 +157,26 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
         super().__init__(*args, held_out=held_out)
         self._before = make_denoiser(_BEFORE, self._device, precision=Precision.AUTO)
         self._teacher = Teacher(
-            make_denoiser(_TAUGHT_BY, self._device, precision=Precision.AUTO), _TAUGHT_ITERATIONS, self._device
+            make_denoiser(_TAUGHT_BY, self._device, precision=Precision.AUTO),
+            _TAUGHT_ITERATIONS,
+            self._device,
         )
-        self._solver = dataclasses.replace(default_settings(self._device, "unrolled"), warm_start=True)
+        self._solver = dataclasses.replace(
+            default_settings(self._device, "unrolled"), warm_start=True
+        )
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> list[CodedSamples]:
         start_of, size = StartOf(self._before, self._solver, self._device), self._settings.clip_px
         solves = (
-            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size) for _ in range(number)
+            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size)
+            for _ in range(number)
         )
         iterations = [int(rng.choice(_ITERATIONS, p=_LIKELY)) for _ in range(number)]
         teacher = self._teacher if rng.random() < self._settings.taught_share else None
-        return [finish_iterations(solve, n, teacher) for solve, n in zip(solves, iterations, strict=True)]
+        return [
+            finish_iterations(solve, n, teacher)
+            for solve, n in zip(solves, iterations, strict=True)
+        ]
 
     def _batch(self, rng: np.random.Generator, drawn: list[CodedSamples]) -> CodedSamples:
         return cut(rng, drawn, self._settings.patch_px)
@@ -157,7 +184,9 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
     def psnr_db(self, weights: list[Stage]) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""
         solver = UnrolledSolver(self._before, weights, self._device, Precision.AUTO)
-        return self._psnr_db(solver, dataclasses.replace(self._solver, iterations=_VALIDATED + len(weights)))
+        return self._psnr_db(
+            solver, dataclasses.replace(self._solver, iterations=_VALIDATED + len(weights))
+        )
 
 
 def _binary(rng: np.random.Generator, n_frames: int, size: int, opened: float = 0.5) -> Video:

@@ -16,13 +16,15 @@ from sci_stream_lab.training.unrolled.samples import CodedSamples
 _EARLY = 0.2
 # Weight of the distance from a teacher's result, beside that from the truth.
 _TAUGHT = 0.3
-# Weight of an estimate's roughness, which shows as texture and hardly counts in squared errors; the number added to it;
-# the detail below which a scene is smooth; and the share of a sample that must be.
+# Weight of an estimate's roughness, which shows as texture and hardly counts in squared errors; the
+# number added to it; the detail below which a scene is smooth; and the share of a sample that must
+# be.
 _ROUGH, _LEAST_ROUGH, _SMOOTH_BELOW, _LEAST_SMOOTH = 0.8, 1e-3, 0.01, 0.03
 
 
 def roughness(error: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return the logarithm of an error's mean detail where the scene is smooth, (N,); both (N, B, H, W).
+    """Return the logarithm of an error's mean detail where the scene is smooth, (N,); both (N, B,
+    H, W).
 
     0 where hardly anything is smooth.
     """
@@ -60,8 +62,12 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         errors = [x - truth for x in results]
         losses = error_of_solves(_mean_squares(errors))
         if taught is not None:
-            losses = losses + _TAUGHT * error_of_solves(_mean_squares([x - taught for x in results]))
-        losses = (losses + _ROUGH * torch.stack([roughness(error, truth) for error in errors])).mean(1)
+            losses = losses + _TAUGHT * error_of_solves(
+                _mean_squares([x - taught for x in results])
+            )
+        losses = (
+            losses + _ROUGH * torch.stack([roughness(error, truth) for error in errors])
+        ).mean(1)
         return losses[-1] + _EARLY * losses[:-1].sum()
 
     def weights(self) -> list[Stage]:
@@ -69,8 +75,16 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         return self._as_stages([average.to("cpu", copy=True) for average in self._averages])
 
     def _as_stages(self, values: Sequence[torch.Tensor]) -> list[Stage]:
-        n, inner, small = self._stages, len(self._inner) // self._stages, len(self._biases) // self._stages
-        outer, middle, rest = values[: 2 * n], values[2 * n : (2 + inner) * n], values[(2 + inner) * n :]
+        n, inner, small = (
+            self._stages,
+            len(self._inner) // self._stages,
+            len(self._biases) // self._stages,
+        )
+        outer, middle, rest = (
+            values[: 2 * n],
+            values[2 * n : (2 + inner) * n],
+            values[(2 + inner) * n :],
+        )
         return [
             Stage(
                 (outer[2 * k], *middle[inner * k : inner * (k + 1)], outer[2 * k + 1]),

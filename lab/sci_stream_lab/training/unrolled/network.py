@@ -9,9 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from sci_stream.recon.denoisers.weights import STAGE_INPUTS, STAGE_OUTPUTS, SUBPIXELS, FfdnetWeights, Stage
+from sci_stream.recon.denoisers.weights import (
+    STAGE_INPUTS,
+    STAGE_OUTPUTS,
+    SUBPIXELS,
+    FfdnetWeights,
+    Stage,
+)
 
-# Multiple of the error of the start that σ is in the first stage and the last, and α, as a training begins.
+# Multiple of the error of the start that σ is in the first stage and the last, and α, as a training
+# begins.
 _FIRST_SIGMA, _LAST_SIGMA, _RELAXATION = 1.4, 0.84, 1.5
 # The last layer starts small where it is random: a stage that changes little is a better start.
 _LAST_GAIN = 0.02
@@ -44,22 +51,31 @@ class UnrolledShape:
     @property
     def n_parameters(self) -> int:
         """Kernel entries and biases, log(σ/error) and α."""
-        return self.stages * (sum(9 * c_in * c_out + c_out for c_in, c_out in self.convolutions) + 2)
+        return self.stages * (
+            sum(9 * c_in * c_out + c_out for c_in, c_out in self.convolutions) + 2
+        )
 
     @property
     def flop_per_pixel(self) -> float:
-        """Multiplications and additions of the convolutions for a pixel of a frame at full resolution."""
-        return self.stages * sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / SUBPIXELS
+        """Multiplications and additions of the convolutions for a pixel of a frame at full
+        resolution.
+        """
+        return (
+            self.stages * sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / SUBPIXELS
+        )
 
 
-def initial_stages(shape: UnrolledShape, seed: int, frame_network: FfdnetWeights | None = None) -> list[Stage]:
+def initial_stages(
+    shape: UnrolledShape, seed: int, frame_network: FfdnetWeights | None = None
+) -> list[Stage]:
     """Draw weights for layers with ReLU (He et al. 2015), biases zero.
 
     Parameters
     ----------
     frame_network
-        A network of as many layers and half as many channels that predicts the noise. Each stage then is at first an
-        iteration with it, and the other channels have no effect on the result until they are trained.
+        A network of as many layers and half as many channels that predicts the noise. Each stage
+        then is at first an iteration with it, and the other channels have no effect on the result
+        until they are trained.
     """
     generator = torch.Generator().manual_seed(seed)
     stages = []
@@ -67,7 +83,11 @@ def initial_stages(shape: UnrolledShape, seed: int, frame_network: FfdnetWeights
         kernels, biases = [], []
         for n, (c_in, c_out) in enumerate(shape.convolutions):
             gain = _LAST_GAIN if n == shape.layers - 1 else 1.0
-            kernel = gain * math.sqrt(2 / (9 * c_in)) * torch.randn((c_out, c_in, 3, 3), generator=generator)
+            kernel = (
+                gain
+                * math.sqrt(2 / (9 * c_in))
+                * torch.randn((c_out, c_in, 3, 3), generator=generator)
+            )
             bias = torch.zeros(c_out)
             if frame_network is not None:
                 theirs, their_bias = frame_network.kernels[n], frame_network.biases[n]
@@ -82,6 +102,11 @@ def initial_stages(shape: UnrolledShape, seed: int, frame_network: FfdnetWeights
 
 
 def grown(stages: Sequence[Stage], number: int) -> list[Stage]:
-    """Return this many stages: the first is the first, each of the others the one at the same part of the way."""
+    """Return this many stages: the first is the first, each of the others the one at the same part
+    of the way.
+    """
     last = len(stages) - 1
-    return [stages[0 if k == 0 else min(last, 1 + (k - 1) * last // max(1, number - 1))] for k in range(number)]
+    return [
+        stages[0 if k == 0 else min(last, 1 + (k - 1) * last // max(1, number - 1))]
+        for k in range(number)
+    ]

@@ -1,4 +1,5 @@
-"""Snapshots to learn from: a scene behind masks of a class, as a sensor records it, and its solve up to the stages.
+"""Snapshots to learn from: a scene behind masks of a class, as a sensor records it, and its solve
+up to the stages.
 
 All shares and ranges were chosen, not tuned.
 """
@@ -27,7 +28,8 @@ from sci_stream_lab.training.video.scenes import Scenes, Video, sensed
 _FRAMES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
 _LIKELY = (0.08, 0.08, 0.36, 0.1, 0.1, 0.12, 0.08, 0.04, 0.04)
 _WARM_SHARE, _SATURATED_SHARE = 0.12, 0.06
-# Shares with a sensor in low light and in good light, with limits of read noise and of electrons (`sensed`).
+# Shares with a sensor in low light and in good light, with limits of read noise and of electrons
+# (`sensed`).
 _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
 _BRIGHT_SHARE, _BRIGHT = 0.35, ((0.0005, 0.01), (3e3, 1e5))
 # Part of the error of its start that the preceding video still has.
@@ -61,7 +63,13 @@ def draw_n_frames(rng: np.random.Generator) -> int:
 
 @torch.no_grad()
 def draw_solve(
-    rng: np.random.Generator, scenes: Scenes, measured: Sequence[Video], start_of: StartOf, *, n_frames: int, size: int
+    rng: np.random.Generator,
+    scenes: Scenes,
+    measured: Sequence[Video],
+    start_of: StartOf,
+    *,
+    n_frames: int,
+    size: int,
 ) -> StartedSolve:
     """Draw a snapshot of a scene and find its start: the same for the same state of ``rng``."""
     warm = rng.random() < _WARM_SHARE
@@ -76,7 +84,9 @@ def draw_solve(
     return start_of(masks.known, *exposed(rng, truth, masks), truth=truth, past=past)
 
 
-def exposed(rng: np.random.Generator, truth: Video, masks: MaskPair) -> tuple[Video, npt.NDArray[np.bool_] | None]:
+def exposed(
+    rng: np.random.Generator, truth: Video, masks: MaskPair
+) -> tuple[Video, npt.NDArray[np.bool_] | None]:
     """Return y, (H, W), and which of its pixels are saturated; None if none are."""
     y = np.asarray((masks.true * truth).sum(0), dtype=np.float32)
     chance = rng.random()
@@ -122,7 +132,11 @@ class StartOf:
         engine = Engine(Calibration(phi=masks), self._denoiser, self._device, self._settings)
         saturated = None if clipped is None else torch.from_numpy(clipped).to(self._device)
         measurement = engine.prepare(torch.from_numpy(y).to(self._device), saturated)
-        before = None if past is None else Past(past, torch.ones((), dtype=torch.bool, device=self._device))
+        before = (
+            None
+            if past is None
+            else Past(past, torch.ones((), dtype=torch.bool, device=self._device))
+        )
         frames = torch.from_numpy(truth).unsqueeze(0).to(self._device)
         return StartedSolve(engine, measurement, engine.initialize(measurement, before), frames)
 
@@ -138,13 +152,20 @@ class Teacher:
     def __call__(self, calibration: Calibration, measurement: Measurement) -> torch.Tensor:
         """Return the video of a measurement, (1, B, H, W), from the start that needs no other."""
         engine = Engine(calibration, self._denoiser, self._device, self._settings)
-        (last,) = deque(engine.solve(measurement, engine.initialize(measurement, None), self._iterations), maxlen=1)
+        (last,) = deque(
+            engine.solve(measurement, engine.initialize(measurement, None), self._iterations),
+            maxlen=1,
+        )
         return last
 
 
 @torch.no_grad()
-def finish_iterations(solve: StartedSolve, iterations: int, teacher: Teacher | None = None) -> CodedSamples:
-    """Return a snapshot as the stages meet it, after this many iterations, ≥ 1, and its teacher's result."""
+def finish_iterations(
+    solve: StartedSolve, iterations: int, teacher: Teacher | None = None
+) -> CodedSamples:
+    """Return a snapshot as the stages meet it, after this many iterations, ≥ 1, and its teacher's
+    result.
+    """
     engine, measurement, start, truth = solve
     taught = None if teacher is None else teacher(engine.calibration, measurement)
     (last,) = deque(engine.solve(measurement, start, iterations), maxlen=1)
@@ -152,17 +173,26 @@ def finish_iterations(solve: StartedSolve, iterations: int, teacher: Teacher | N
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:
-    """Cut a random square of this even size out of each sample; mirror, turn and reverse it at random."""
+    """Cut a random square of this even size out of each sample; mirror, turn and reverse it at
+    random.
+    """
     fields: list[list[torch.Tensor]] = []
     for sample in samples:
         rows, columns = (
-            slice(at := 2 * int(rng.integers((n - size) // 2 + 1)), at + size) for n in sample.truth.shape[-2:]
+            slice(at := 2 * int(rng.integers((n - size) // 2 + 1)), at + size)
+            for n in sample.truth.shape[-2:]
         )
         kind, backwards = int(rng.integers(8)), rng.random() < 0.5
         flipped = [axis for axis, bit in ((-1, 1), (-2, 2)) if kind & bit]
         parts = []
-        for image in (*sample.coded, sample.truth, *(() if sample.taught is None else (sample.taught,))):
-            part = image[..., rows, columns].flip([*flipped, 1] if backwards and image.ndim == 4 else flipped)
+        for image in (
+            *sample.coded,
+            sample.truth,
+            *(() if sample.taught is None else (sample.taught,)),
+        ):
+            part = image[..., rows, columns].flip(
+                [*flipped, 1] if backwards and image.ndim == 4 else flipped
+            )
             parts.append(part.mT if kind & 4 else part)
         fields.append(parts)
     images = [torch.cat(field).contiguous() for field in zip(*fields, strict=True)]

@@ -1,1 +1,3 @@
-"""Material to learn from: ``clips`` decodes clips, ``scenes`` draws short videos, masks to code them with and noise."""
+"""Material to learn from: ``clips`` decodes clips, ``scenes`` draws short videos, masks to code
+them with and noise.
+"""

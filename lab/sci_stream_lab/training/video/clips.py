@@ -27,10 +27,11 @@ Clip = npt.NDArray[np.uint8]
 
 
 def load_clips(folder: Path, *, least_px: int, memory_bytes: int) -> MediaSet:
-    """Decode all clips of a folder and its sub-folders to grey; see `sci_stream_lab.training.media.load_media`.
+    """Decode all clips of a folder and its sub-folders to grey; see
+    `sci_stream_lab.training.media.load_media`.
 
-    Clips with fewer than ``least_px`` rows or columns, or fewer than `LEAST_FRAMES` frames, are skipped. A clip larger
-    than its share of the memory ends early.
+    Clips with fewer than ``least_px`` rows or columns, or fewer than `LEAST_FRAMES` frames, are
+    skipped. A clip larger than its share of the memory ends early.
     """
     least = (LEAST_FRAMES, least_px, least_px)
     return load_media(CLIPS, folder, read_clip, least=least, memory_bytes=memory_bytes)
@@ -59,4 +60,6 @@ def read_clip(path: Path, most_bytes: int | None) -> Clip:
         return np.stack(frames)
     except (OSError, ValueError, IndexError, av.FFmpegError) as error:
         # IndexError: no video stream; ValueError: no frame, or frames of several sizes.
-        raise FileFormatError(f"{path} cannot be read as a video", expected="an undamaged video") from error
+        raise FileFormatError(
+            f"{path} cannot be read as a video", expected="an undamaged video"
+        ) from error

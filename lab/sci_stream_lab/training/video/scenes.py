@@ -1,4 +1,5 @@
-"""Short videos to learn from, cut from clips or photographs set moving, masks to code them with, and a sensor.
+"""Short videos to learn from, cut from clips or photographs set moving, masks to code them with,
+and a sensor.
 
 All shares and ranges in this module were chosen in trials, not tuned.
 """
@@ -29,8 +30,9 @@ class Shares(NamedTuple):
     soft: float
 
 
-# Most others are photographs set moving: sharper than clips, and with motion that is known to be smooth. The rest are
-# drawn: plain surfaces, which show false texture, and edges of high contrast that move fast, which clips hardly have.
+# Most others are photographs set moving: sharper than clips, and with motion that is known to be
+# smooth. The rest are drawn: plain surfaces, which show false texture, and edges of high contrast
+# that move fast, which clips hardly have.
 _SHARES = Shares(clips=0.4, drawn=0.15, soft=0.25)
 # Some scenes are plain on purpose: the busiest of some hardly are.
 _PLAIN, _PLAIN_SHARE = Shares(clips=0.0, drawn=0.6, soft=0.9), 0.17
@@ -38,11 +40,11 @@ _PLAIN, _PLAIN_SHARE = Shares(clips=0.0, drawn=0.6, soft=0.9), 0.17
 _DRAWN_SPEED, _MAX_SHAPES = (0.1, 8.0), 8
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
 _PHOTOGRAPH_PX = 900
-# Scenes drawn with this chance are the busiest of some: single ones have less detail and motion than the clips that
-# results are judged by (lab/research/unrolled.md).
+# Scenes drawn with this chance are the busiest of some: single ones have less detail and motion
+# than the clips that results are judged by (lab/research/unrolled.md).
 _BUSY_SHARE, _BUSIEST_OF = 0.6, 3
-# Pixels of a photograph in one of a layer: below 1 it is smooth; well above, as sharp as a sensor whose pixels are
-# coarser than its lens. And from where on the photograph is halved first.
+# Pixels of a photograph in one of a layer: below 1 it is smooth; well above, as sharp as a sensor
+# whose pixels are coarser than its lens. And from where on the photograph is halved first.
 _ZOOM, _HALVED_FROM = (0.6, 2.6), 1.4
 # Of moving photographs: pixels a frame, and how often the background stays.
 _SPEED, _STILL_SHARE = (0.1, 5.0), 0.3
@@ -53,7 +55,8 @@ _SOFT_PX = (1.5, 10.0)
 # Standard deviation below which a window shows next to nothing; most such windows are drawn again.
 _FLAT = 4
 _MAX_DRAWS = 10
-# Read noise in units of the largest value, electrons that this value stands for, and bits of the converter.
+# Read noise in units of the largest value, electrons that this value stands for, and bits of the
+# converter.
 _READ_NOISE, _ELECTRONS, _BITS = (0.001, 0.02), (1e3, 5e4), (8, 8, 10, 12)
 
 _VALIDATION_MOST_PX = 192
@@ -87,7 +90,9 @@ class Scenes:
     def _moving_photographs(
         self, rng: np.random.Generator, n_frames: int, size: int, soft_share: float
     ) -> npt.NDArray[np.float32]:
-        """Draw a moving background with up to two blobs of other photographs that pass in front of it."""
+        """Draw a moving background with up to two blobs of other photographs that pass in front of
+        it.
+        """
         speed = math.exp(rng.uniform(*np.log(_SPEED)))
 
         def layer(speed: float) -> npt.NDArray[np.float32]:
@@ -101,13 +106,18 @@ class Scenes:
             video = video * (1 - alpha) + front * alpha
         return video
 
-    def _layer(self, rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
+    def _layer(
+        self, rng: np.random.Generator, n_frames: int, size: int, speed: float
+    ) -> npt.NDArray[np.float32]:
         """Draw a photograph that shifts with acceleration, turns and grows."""
         angle, zoom = rng.uniform(0, 2 * math.pi), math.exp(rng.uniform(*np.log(_ZOOM)))
         photograph, half = self._photographs[rng.integers(len(self._photographs))]
         image = half if zoom > _HALVED_FROM else photograph
         zoom *= image.shape[0] / photograph.shape[0]
-        velocity, acceleration = zoom * rng.normal(0, speed, 2), zoom * rng.normal(0, 0.03 * speed, 2)
+        velocity, acceleration = (
+            zoom * rng.normal(0, speed, 2),
+            zoom * rng.normal(0, 0.03 * speed, 2),
+        )
         turn, growth = 1e-3 * speed * rng.normal(), 1 + 2e-3 * speed * rng.normal()
         centre = rng.uniform(0.25, 0.75, 2) * (image.shape[1], image.shape[0])
         frames = []
@@ -118,11 +128,17 @@ class Scenes:
             middle = centre + velocity * t + acceleration * t * t / 2
             affine = np.column_stack((linear, middle - linear @ (size / 2, size / 2)))
             flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-            frames.append(cv2.warpAffine(image, affine, (size, size), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
+            frames.append(
+                cv2.warpAffine(
+                    image, affine, (size, size), flags=flags, borderMode=cv2.BORDER_REFLECT_101
+                )
+            )
         return np.stack(frames).astype(np.float32)
 
 
-def _out_of_focus(rng: np.random.Generator, frames: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _out_of_focus(
+    rng: np.random.Generator, frames: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
     soft_px = math.exp(rng.uniform(*np.log(_SOFT_PX)))
     return np.stack([cv2.GaussianBlur(frame, (0, 0), soft_px) for frame in frames])
 
@@ -130,7 +146,11 @@ def _out_of_focus(rng: np.random.Generator, frames: npt.NDArray[np.float32]) -> 
 def centre(clip: Clip) -> Video:
     """Return the middle frames of a clip, cropped to their centre, 0–1."""
     height, width = (min(n, _VALIDATION_MOST_PX) // 2 * 2 for n in clip.shape[1:])
-    first, top, left = (len(clip) - LEAST_FRAMES) // 2, (clip.shape[1] - height) // 2, (clip.shape[2] - width) // 2
+    first, top, left = (
+        (len(clip) - LEAST_FRAMES) // 2,
+        (clip.shape[1] - height) // 2,
+        (clip.shape[2] - width) // 2,
+    )
     part = clip[first : first + LEAST_FRAMES, top : top + height, left : left + width]
     return np.asarray(part / np.float32(255), dtype=np.float32)
 
@@ -138,11 +158,17 @@ def centre(clip: Clip) -> Video:
 def _busyness(video: Video) -> float:
     """Return twice the deviation of the fine detail, plus that of the changes between frames."""
     fine = np.stack([frame - cv2.blur(frame, (3, 3)) for frame in video])
-    return float(2 * fine.std() + np.diff(video, axis=0).std()) if len(video) > 1 else float(fine.std())
+    return (
+        float(2 * fine.std() + np.diff(video, axis=0).std())
+        if len(video) > 1
+        else float(fine.std())
+    )
 
 
 def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
-    """Draw masks of one kind: binary, one binary pattern that moves, or grey; some blurred, some of low contrast."""
+    """Draw masks of one kind: binary, one binary pattern that moves, or grey; some blurred, some of
+    low contrast.
+    """
     kind = rng.random()
     if kind < 0.5:
         masks = (rng.random((n_frames, size, size)) < rng.uniform(0.3, 0.6)).astype(np.float32)
@@ -162,7 +188,8 @@ def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
 
 
 def disturb_masks(rng: np.random.Generator, masks: Video, size: float = 1.0) -> Video:
-    """Return masks with errors such as a calibration has: of position, sharpness, brightness and of single pixels.
+    """Return masks with errors such as a calibration has: of position, sharpness, brightness and of
+    single pixels.
 
     At least one of them. ``size`` scales them: 1 for a calibration that was never corrected.
 
@@ -174,7 +201,9 @@ def disturb_masks(rng: np.random.Generator, masks: Video, size: float = 1.0) -> 
     together, each, blurred, gains, smooth, grain = errors
     if together:
         angle, length = rng.uniform(0, 2 * math.pi), size * rng.uniform(0.05, 0.35)
-        masks = np.stack([_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks])
+        masks = np.stack(
+            [_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks]
+        )
     if each:
         spread_px = size * rng.uniform(0.05, 0.25)
         masks = np.stack([_moved(mask, *rng.normal(0, spread_px, 2)) for mask in masks])
@@ -186,10 +215,17 @@ def disturb_masks(rng: np.random.Generator, masks: Video, size: float = 1.0) -> 
         masks = masks * (1 + part * rng.standard_normal((n_frames, 1, 1), np.float32))
     if smooth:
         coarse = part * rng.standard_normal((n_frames, 6, 6), np.float32)
-        masks = masks * (1 + np.stack([cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]))
+        masks = masks * (
+            1
+            + np.stack(
+                [cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]
+            )
+        )
     if grain:  # of all masks alike, as the sensor's own pattern is, or of each
         spread = size * math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
-        masks = masks * (1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32))
+        masks = masks * (
+            1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32)
+        )
     return np.asarray(masks.clip(0), dtype=np.float32)
 
 
@@ -199,9 +235,11 @@ def sensed(
     read_noise: tuple[float, float] = _READ_NOISE,
     electrons: tuple[float, float] = _ELECTRONS,
 ) -> Video:
-    """Return the reading of a sensor for the light y: with read noise and shot noise, in whole numbers.
+    """Return the reading of a sensor for the light y: with read noise and shot noise, in whole
+    numbers.
 
-    ``read_noise`` in units of the largest value, and the ``electrons`` that this stands for: limits of either.
+    ``read_noise`` in units of the largest value, and the ``electrons`` that this stands for: limits
+    of either.
     """
     brightest = float(y.max()) + 1e-6
     read, full = (math.exp(rng.uniform(*np.log(limits))) for limits in (read_noise, electrons))
@@ -215,7 +253,9 @@ def _moved(mask: Video, columns: float, rows: float) -> Video:
     """Shift a mask by a fraction of a pixel."""
     shift = np.array([[1, 0, columns], [0, 1, rows]], np.float32)
     size = (mask.shape[1], mask.shape[0])
-    moved = cv2.warpAffine(mask, shift, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT_101)
+    moved = cv2.warpAffine(
+        mask, shift, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT_101
+    )
     return np.asarray(moved, dtype=np.float32)
 
 
@@ -228,7 +268,9 @@ def _reduced(image: Image) -> Grey:
 
 
 def _halved(image: Grey) -> Grey:
-    return np.asarray(cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    return np.asarray(
+        cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), dtype=np.uint8
+    )
 
 
 def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int) -> Grey:
@@ -240,18 +282,25 @@ def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size
         if span > min(clip.shape[1:]):
             span = size
         first, top, left = (
-            int(rng.integers(n - used + 1)) for n, used in zip(clip.shape, (stride * n_frames, span, span), strict=True)
+            int(rng.integers(n - used + 1))
+            for n, used in zip(clip.shape, (stride * n_frames, span, span), strict=True)
         )
-        window = clip[first : first + stride * n_frames : stride, top : top + span, left : left + span]
+        window = clip[
+            first : first + stride * n_frames : stride, top : top + span, left : left + span
+        ]
         if window.std() >= _FLAT or rng.random() >= 0.7:
             break
     if span != size:
-        window = np.stack([cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA) for frame in window])
+        window = np.stack(
+            [cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA) for frame in window]
+        )
     return np.asarray(window, dtype=np.uint8)
 
 
 def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
-    """Draw plain shapes that move and turn in front of a plain background, each frame exposed for all of its time."""
+    """Draw plain shapes that move and turn in front of a plain background, each frame exposed for
+    all of its time.
+    """
     shades = rng.uniform(0, 255, 4).astype(np.float32).reshape(2, 2)
     background = cv2.resize(shades, (size, size), interpolation=cv2.INTER_CUBIC).clip(0, 255)
     shapes = []
@@ -264,7 +313,14 @@ def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np
         speed = math.exp(rng.uniform(*np.log(_DRAWN_SPEED)))
         middle, velocity = rng.uniform(0, size, 2), speed * rng.normal(0, 0.7, 2)
         shapes.append(
-            (outline, middle, velocity, rng.uniform(0, 2 * math.pi), rng.normal(0, 0.05), rng.uniform(0, 255))
+            (
+                outline,
+                middle,
+                velocity,
+                rng.uniform(0, 2 * math.pi),
+                rng.normal(0, 0.05),
+                rng.uniform(0, 255),
+            )
         )
     frames = np.empty((n_frames, size, size), np.float32)
     for b in range(n_frames):
@@ -274,13 +330,17 @@ def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np
             for outline, middle, velocity, angle, turn, brightness in shapes:
                 cos, sin = math.cos(angle + turn * time), math.sin(angle + turn * time)
                 corners = outline @ np.array([[cos, sin], [-sin, cos]]) + middle + velocity * time
-                cv2.fillPoly(image, [np.rint(16 * corners).astype(np.int32)], brightness, cv2.LINE_AA, 4)
+                cv2.fillPoly(
+                    image, [np.rint(16 * corners).astype(np.int32)], brightness, cv2.LINE_AA, 4
+                )
             parts.append(image)
         frames[b] = np.mean(parts, 0)
     return frames
 
 
-def _blob(rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
+def _blob(
+    rng: np.random.Generator, n_frames: int, size: int, speed: float
+) -> npt.NDArray[np.float32]:
     """Draw the opacity of a round shape with a wavy outline that moves, (B, H, W)."""
     radius = rng.uniform(0.1, 0.3) * size
     middle, velocity = rng.uniform(0.2, 0.8, 2) * size, rng.normal(0, 1.5 * speed, 2)
@@ -290,9 +350,14 @@ def _blob(rng: np.random.Generator, n_frames: int, size: int, speed: float) -> n
     for t in np.arange(n_frames) - n_frames / 2:
         row, column = middle + velocity * t
         angle = np.arctan2(rows - row, columns - column)
-        waves = sum(a * np.cos((n + 1) * angle + p) for n, (a, p) in enumerate(zip(amplitudes, phases, strict=True)))
+        waves = sum(
+            a * np.cos((n + 1) * angle + p)
+            for n, (a, p) in enumerate(zip(amplitudes, phases, strict=True))
+        )
         # A pixel on the outline is covered in part.
-        alphas.append(np.clip(radius * (1 + waves) - np.hypot(rows - row, columns - column) + 0.5, 0, 1))
+        alphas.append(
+            np.clip(radius * (1 + waves) - np.hypot(rows - row, columns - column) + 0.5, 0, 1)
+        )
     return np.stack(alphas).astype(np.float32)
 
 

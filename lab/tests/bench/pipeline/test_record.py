@@ -29,7 +29,9 @@ def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_bench_record_missing_folder_is_refused(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(app, ["bench", "stream", "--record", "--folder", str(tmp_path / "nowhere")])
+    refused = CliRunner().invoke(
+        app, ["bench", "stream", "--record", "--folder", str(tmp_path / "nowhere")]
+    )
     assert refused.exit_code == 2
     assert "does not exist" in refused.output
 
@@ -37,7 +39,9 @@ def test_bench_record_missing_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bench_record_measures_all_parts_without_loss(tmp_path: Path) -> None:
     size = ("--snapshots", "60", "--height", "64", "--width", "64", "--rate", "50")
-    done = sci_stream("bench", "stream", "--record", *size, "--json", "out.json", cwd=tmp_path, timeout_s=170.0)
+    done = sci_stream(
+        "bench", "stream", "--record", *size, "--json", "out.json", cwd=tmp_path, timeout_s=170.0
+    )
     assert done.status == 0, done.output
     parts = json.loads((tmp_path / "out.json").read_text())["parts"]
     assert [part["part"] for part in parts][:4] == [

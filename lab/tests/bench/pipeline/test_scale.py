@@ -1,4 +1,5 @@
-"""A second reconstruct node joins a running rig: it takes its share, and nothing is lost or out of order.
+"""A second reconstruct node joins a running rig: it takes its share, and nothing is lost or out of
+order.
 
 Its gain and its delay are figures of the machine: `sci-stream bench scale` prints them.
 """

@@ -85,7 +85,9 @@ def test_growth_counts_only_after_settling(last: ProcessFigures, flat: bool) -> 
     assert grown.verdict == ("yes" if flat else "NO")
 
 
-@pytest.mark.parametrize(("first", "last", "flat"), [(4.0, 8.5, True), (40.0, 55.0, True), (40.0, 70.0, False)])
+@pytest.mark.parametrize(
+    ("first", "last", "flat"), [(4.0, 8.5, True), (40.0, 55.0, True), (40.0, 70.0, False)]
+)
 def test_latency_verdict_allows_growth_below_half(first: float, last: float, flat: bool) -> None:
     node = Growth("sink", ProcessFigures(90.0, 3, 9), ProcessFigures(90.0, 3, 9))
     report = verdicts({"sink": node}, LatencyChange(first, None, last, None))
@@ -106,7 +108,17 @@ def test_latency_verdict_needs_enough_samples() -> None:
 def test_short_soak_is_measured_and_plotted(tmp_path: Path) -> None:
     # With a rate: the one that is found on a busy machine may be far too low for a test.
     size = ("--snapshots", "300", "--rate", "20")
-    done = sci_stream("bench", "soak", *size, "--json", "out.json", "--plot", "out.png", cwd=tmp_path, timeout_s=240.0)
+    done = sci_stream(
+        "bench",
+        "soak",
+        *size,
+        "--json",
+        "out.json",
+        "--plot",
+        "out.png",
+        cwd=tmp_path,
+        timeout_s=240.0,
+    )
     assert done.status == 0, done.output
     figures = json.loads((tmp_path / "out.json").read_text())
     assert set(figures["growth"]) == {"acquire", "reconstruct-0", "sink"}

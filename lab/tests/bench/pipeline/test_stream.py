@@ -43,4 +43,7 @@ def test_bench_stream_prints_ratio_to_baseline() -> None:
     )
     shown = io.StringIO()
     print_result(stream_result([ours, bare]), Console(file=shown, width=160))
-    assert "loaded: 0.60 × the rate, 1.50 × the processor time, 2.5 and 1.5 × the latency" in shown.getvalue()
+    assert (
+        "loaded: 0.60 × the rate, 1.50 × the processor time, 2.5 and 1.5 × the latency"
+        in shown.getvalue()
+    )

@@ -23,7 +23,13 @@ def test_each_solver_is_measured_in_each_chosen_class(tmp_path: Path) -> None:
     only = ["random 16", "wrong gain", "measured", "capture"]
     clips = chosen_clips(tmp_path, ["0", "2"], 9)
     result = bench(
-        solvers, "cpu", lambda _line: None, clips=clips, captures=[tmp_path / "real.mat"], size=32, only=only
+        solvers,
+        "cpu",
+        lambda _line: None,
+        clips=clips,
+        captures=[tmp_path / "real.mat"],
+        size=32,
+        only=only,
     )
     assert [(figure.name, figure.snapshots) for figure in result.figures[::2]] == [
         ("random 16", 2),

@@ -1,4 +1,6 @@
-"""The colour benchmark: colours survive the simulated optics, and its figures match their definitions."""
+"""The colour benchmark: colours survive the simulated optics, and its figures match their
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e
 from sci_stream_lab.bench.result import print_result, write_json
 
 MEAN_DELTA_E, MAX_DELTA_E = 1.0, 2.0
-"""The project's promise: the difference of a patch of the chart, through the simulated optics and back."""
+"""The project's promise: the difference of a patch of the chart, through the simulated optics and
+back."""
 
 TV = ReconstructSection(denoiser="tv", iterations=16)
 
@@ -65,7 +68,9 @@ def test_lab_of_white_black_and_grey_is_nominal() -> None:
 
 
 def test_bench_colour_reports_every_method_and_phase(tmp_path: Path) -> None:
-    noise = cv2.GaussianBlur(np.random.default_rng(0).random((64, 80, 3)).astype(np.float32), (0, 0), 1.2)
+    noise = cv2.GaussianBlur(
+        np.random.default_rng(0).random((64, 80, 3)).astype(np.float32), (0, 0), 1.2
+    )
     cv2.imwrite(str(tmp_path / "a.png"), 255 * (noise - noise.min()) / np.ptp(noise))
     (tmp_path / "b.png").write_bytes(b"no image")
     said: list[str] = []

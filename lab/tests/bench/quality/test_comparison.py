@@ -34,7 +34,9 @@ def test_equal_video_has_infinite_psnr(tmp_path: Path, series) -> None:
     c = record(tmp_path / "c.h5", series, [2], error=0.125)
     found = compare_recordings(a, b)
     assert [one.seq for one in found.snapshots] == [1, 2]
-    assert all(math.isinf(one.psnr_db) and one.ssim == pytest.approx(1.0) for one in found.snapshots)
+    assert all(
+        math.isinf(one.psnr_db) and one.ssim == pytest.approx(1.0) for one in found.snapshots
+    )
     assert (found.only_first, found.only_second) == (1, 2)
     (one,) = compare_recordings(a, c).snapshots
     assert one.psnr_db == pytest.approx(-20 * math.log10(0.125), abs=0.05)
@@ -69,7 +71,9 @@ def test_compare_prints_a_table_and_json(tmp_path: Path, series) -> None:
     said = CliRunner().invoke(compare_app, [str(a), str(other)], env={"COLUMNS": "200"})
     assert said.exit_code == 0, said.output
     assert "equal" in said.output
-    assert "not compared: 1 only in the first, 0 only in the second" in " ".join(said.output.split())
+    assert "not compared: 1 only in the first, 0 only in the second" in " ".join(
+        said.output.split()
+    )
     figures = json.loads(CliRunner().invoke(compare_app, [str(a), str(other), "--json"]).output)
     assert (figures["snapshots"], figures["equal"], figures["only_first"]) == (2, 1, 1)
     mean_square = float(((series.video(0).astype(float) * 0.5) ** 2).mean())

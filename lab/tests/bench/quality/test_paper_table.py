@@ -24,7 +24,9 @@ def footage() -> Footage:
     rows, columns = np.mgrid[:24, :24]
     shots = []
     for seq in range(2):
-        truth = np.stack([0.5 + 0.3 * np.sin((columns + b + 4 * seq) / 3) * np.cos(rows / 4) for b in range(4)])
+        truth = np.stack(
+            [0.5 + 0.3 * np.sin((columns + b + 4 * seq) / 3) * np.cos(rows / 4) for b in range(4)]
+        )
         truth = truth.astype(np.float32)
         shots.append(calibration.snapshot("bench", seq, (phi * truth).sum(0), truth))
     return Footage("kobe_test", calibration, tuple(shots))
@@ -39,9 +41,17 @@ def test_every_printed_row_of_the_paper_has_a_method() -> None:
     assert printed == set(PAPER_MINUTES) == set(PAPER["traffic"])
     assert PAPER["drop"]["PnP-WNNM-FFDNet"] == (43.45, 0.9930)
     assert PAPER["aerial"]["PnP-VBM4D"] == (26.89, 0.8521)
-    averages = {"GAP-TV": 26.73, "DeSCI": 32.65, "PnP-VBM4D": 27.68, "PnP-FFDNet": 29.70, "PnP-WNNM-TV": 32.14}
+    averages = {
+        "GAP-TV": 26.73,
+        "DeSCI": 32.65,
+        "PnP-VBM4D": 27.68,
+        "PnP-FFDNet": 29.70,
+        "PnP-WNNM-TV": 32.14,
+    }
     for method, average in averages.items():
-        assert np.mean([PAPER[name][method][0] for name in PAPER]) == pytest.approx(average, abs=0.02)
+        assert np.mean([PAPER[name][method][0] for name in PAPER]) == pytest.approx(
+            average, abs=0.02
+        )
 
 
 def test_methods_are_chosen_by_prefix() -> None:
@@ -91,7 +101,9 @@ def test_stage_by_frames_is_not_one_through_all_frames(footage: Footage) -> None
     assert abs(together.psnr_db - alone.psnr_db) > 1e-3
 
 
-def test_bench_times_one_thread_by_its_processor_time(footage: Footage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_times_one_thread_by_its_processor_time(
+    footage: Footage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     readings = iter(range(1000))
     monkeypatch.setattr("time.process_time", lambda: next(readings))

@@ -24,7 +24,9 @@ def published(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     smooth = np.linspace(40, 200, 32)[:, None, None] * np.ones((32, 24, 8))
     mask = rng.integers(0, 2, (32, 24, 4)).astype(np.float64)
-    meas = np.stack([(mask * smooth[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1)
+    meas = np.stack(
+        [(mask * smooth[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1
+    )
     scipy.io.savemat(tmp_path / "traffic_like.mat", {"meas": meas, "mask": mask, "orig": smooth})
     return tmp_path
 
@@ -63,7 +65,16 @@ def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
     assert identity.gain_db == pytest.approx(identity.psnr_db - tv.psnr_db)
     assert tv.psnr_db == pytest.approx(tv.sets[0].psnr_db)
     assert [table.title for table in result.tables][-1] == "mean over sets: 1, prior by prior"
-    arguments = ["bench", "quality", "--data", str(published), "--denoiser", "tv", "--denoiser", "identity"]
+    arguments = [
+        "bench",
+        "quality",
+        "--data",
+        str(published),
+        "--denoiser",
+        "tv",
+        "--denoiser",
+        "identity",
+    ]
     with pytest.raises(ConfigError, match="--plot and --weights are for one denoiser"):
         app([*arguments, "--plot", str(published / "plot.png")], standalone_mode=False)
 
@@ -71,7 +82,9 @@ def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
 def test_bench_quality_with_wrong_masks_needs_full_scale(published: Path) -> None:
     path = published / "traffic_like.mat"
     content = scipy.io.loadmat(path)
-    wrong = {key: content[key] for key in ("meas", "orig")} | {"mask": np.roll(content["mask"], 1, axis=0)}
+    wrong = {key: content[key] for key in ("meas", "orig")} | {
+        "mask": np.roll(content["mask"], 1, axis=0)
+    }
     scipy.io.savemat(path, wrong)
     section, said = ReconstructSection(denoiser="tv", iterations=2), list[str]()
     with pytest.raises(FileFormatError, match="--full-scale-dn"):
@@ -96,7 +109,9 @@ def test_bench_quality_skips_damaged_file_with_message(published: Path) -> None:
 
 def test_bench_quality_plot_shows_each_set(published: Path) -> None:
     picture = published / "quality.png"
-    bench(published, ReconstructSection(denoiser="tv", iterations=3), "cpu", lambda _: None, picture)
+    bench(
+        published, ReconstructSection(denoiser="tv", iterations=3), "cpu", lambda _: None, picture
+    )
     height, width, _ = cv2.imread(str(picture)).shape
     assert width > height > 200
 
@@ -104,7 +119,13 @@ def test_bench_quality_plot_shows_each_set(published: Path) -> None:
 def test_bench_quality_unknown_plot_format_fails_early(published: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"png.*'\.jpgg'"):
-        bench(published, ReconstructSection(denoiser="tv"), "cpu", said.append, published / "quality.jpgg")
+        bench(
+            published,
+            ReconstructSection(denoiser="tv"),
+            "cpu",
+            said.append,
+            published / "quality.jpgg",
+        )
     assert said == []
 
 
@@ -143,9 +164,14 @@ def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
         ("along_time=fast", "along_time.*true or false"),
     ],
 )
-def test_bench_command_rejects_invalid_settings(published: Path, assignment: str, said: str) -> None:
+def test_bench_command_rejects_invalid_settings(
+    published: Path, assignment: str, said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
-        app(["bench", "quality", "--data", str(published), "--set", assignment], standalone_mode=False)
+        app(
+            ["bench", "quality", "--data", str(published), "--set", assignment],
+            standalone_mode=False,
+        )
 
 
 def test_paper_row_is_found_by_set_name() -> None:

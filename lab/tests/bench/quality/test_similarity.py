@@ -22,7 +22,9 @@ def test_ssim_equals_independent_computation() -> None:
     mx, mt = mean(x), mean(truth)
     vx, vt, cov = mean(x * x) - mx**2, mean(truth * truth) - mt**2, mean(x * truth) - mx * mt
     c1, c2 = 0.01**2, 0.03**2
-    expected = ((2 * mx * mt + c1) * (2 * cov + c2) / ((mx**2 + mt**2 + c1) * (vx + vt + c2))).mean()
+    expected = (
+        (2 * mx * mt + c1) * (2 * cov + c2) / ((mx**2 + mt**2 + c1) * (vx + vt + c2))
+    ).mean()
     got = ssim(torch.from_numpy(x)[None], torch.from_numpy(truth)[None])
     assert got == pytest.approx(expected, rel=1e-9)
 

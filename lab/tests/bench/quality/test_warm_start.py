@@ -27,7 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     orig = 127 + 60 * np.sin(0.4 * c + 0.2 * rows) + 50 * np.sin(0.25 * rows - 0.5 * c)
     orig[:10] += 15
     mask = np.random.default_rng(0).integers(0, 2, (40, 48, 4)).astype(np.float64)
-    meas = np.stack([(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(4)], axis=-1)
+    meas = np.stack(
+        [(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(4)], axis=-1
+    )
     path = tmp_path_factory.mktemp("published")
     scipy.io.savemat(path / "moving.mat", {"meas": meas, "mask": mask, "orig": orig})
     single = {"meas": meas[..., :1], "mask": mask, "orig": orig[..., :4]}
@@ -39,7 +41,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
     figures = warm_start.bench(
-        datasets.published(folder, said.append), TV, "cpu", said.append, iterations=(3, 6), reference=9
+        datasets.published(folder, said.append),
+        TV,
+        "cpu",
+        said.append,
+        iterations=(3, 6),
+        reference=9,
     )
     (row,) = figures.sets
     assert (row.name, row.shots) == ("moving", 4)
@@ -81,7 +88,9 @@ def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:
 
 
 def test_footage_cut_uses_same_masks(folder: Path) -> None:
-    (moving,) = (item for item in datasets.published(folder, lambda _: None) if item.name == "moving")
+    (moving,) = (
+        item for item in datasets.published(folder, lambda _: None) if item.name == "moving"
+    )
     cut = moving.cut()
     assert cut.id.seq == len(moving.snapshots)
     assert cut.truth is not None
@@ -97,10 +106,23 @@ def test_bench_warm_without_data_raises() -> None:
 
 
 def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path) -> None:
-    command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "3", "--reference", "0"]
+    command = [
+        "bench",
+        "warm",
+        "--data",
+        str(folder),
+        "--denoiser",
+        "tv",
+        "--iterations",
+        "3",
+        "--reference",
+        "0",
+    ]
     out = tmp_path / "out.json"
     with pytest.raises(SystemExit, match=r"^0$"):
-        app([*command, "--set", "weigh_noise=false", "--set", "sigma_first=0.1", "--json", str(out)])
+        app(
+            [*command, "--set", "weigh_noise=false", "--set", "sigma_first=0.1", "--json", str(out)]
+        )
     settings = json.loads(out.read_text())["settings"]
     assert (settings["weigh_noise"], settings["sigma_first"]) == (False, 0.1)
     with pytest.raises(ConfigError, match=r"weigh_noice is unknown.*weigh_noise"):
@@ -108,7 +130,26 @@ def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path
 
 
 def test_bench_command_unknown_plot_format_fails_early(folder: Path, tmp_path: Path) -> None:
-    command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "2", "--reference", "0"]
+    command = [
+        "bench",
+        "warm",
+        "--data",
+        str(folder),
+        "--denoiser",
+        "tv",
+        "--iterations",
+        "2",
+        "--reference",
+        "0",
+    ]
     with pytest.raises(ConfigError, match="Unsupported plot format"):
-        app([*command, "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.nothing")])
+        app(
+            [
+                *command,
+                "--json",
+                str(tmp_path / "out.json"),
+                "--plot",
+                str(tmp_path / "out.nothing"),
+            ]
+        )
     assert list(tmp_path.iterdir()) == [], "nothing was measured"

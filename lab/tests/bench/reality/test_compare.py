@@ -13,7 +13,15 @@ from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream_lab.bench.reality import compare
-from sci_stream_lab.bench.reality.compare import Cell, ComparisonPlan, bench, cell_table, plot, summarise, verdicts
+from sci_stream_lab.bench.reality.compare import (
+    Cell,
+    ComparisonPlan,
+    bench,
+    cell_table,
+    plot,
+    summarise,
+    verdicts,
+)
 from sci_stream_lab.bench.reality.cost import bench_cost
 from sci_stream_lab.bench.reality.rigs import OpticalSetup
 from sci_stream_lab.bench.reality.scenes import (
@@ -51,7 +59,9 @@ def test_bench_measures_all_cells_and_writes_table_json_and_plot(tmp_path: Path)
     result = bench(small_plan(), SPEC, said.append, jobs=1)
     assert len(result.cells) == 8
     assert {cell.half for cell in result.cells} == {Half.TUNING, Half.REPORTING}
-    assert any(DATA_VARIABLE in line for line in said), "scenes without data are skipped with a message"
+    assert any(DATA_VARIABLE in line for line in said), (
+        "scenes without data are skipped with a message"
+    )
     for cell in result.cells:
         assert np.isfinite([cell.exact_db, cell.plain_db]).all()
         assert (cell.loss_db == 0) == (cell.perturbation == "none")
@@ -66,7 +76,8 @@ def test_bench_measures_all_cells_and_writes_table_json_and_plot(tmp_path: Path)
 
 
 def test_bench_in_processes_gives_equal_figures() -> None:
-    # One piece of work: for more, more processes would be started, each of which imports for seconds.
+    # One piece of work: for more, more processes would be started, each of which imports for
+    # seconds.
     plan = small_plan(halves=(Half.TUNING,), snapshots=1, rigs=(OpticalSetup("random", 0.5, 4),))
     here, there = (bench(plan, SPEC, lambda _: None, jobs=jobs).cells for jobs in (1, 2))
     for mine, its in zip(here, there, strict=True):
@@ -75,8 +86,29 @@ def test_bench_in_processes_gives_equal_figures() -> None:
 
 
 def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--frames", "14", "--masks", "random", "--perturbation", "gain", "--scenes", "reporting"]
-    small = ["--size", "32", "--iterations", "2", "--snapshots", "1", "--denoiser", "tv", "--jobs", "1", "--cells"]
+    options = [
+        "--frames",
+        "14",
+        "--masks",
+        "random",
+        "--perturbation",
+        "gain",
+        "--scenes",
+        "reporting",
+    ]
+    small = [
+        "--size",
+        "32",
+        "--iterations",
+        "2",
+        "--snapshots",
+        "1",
+        "--denoiser",
+        "tv",
+        "--jobs",
+        "1",
+        "--cells",
+    ]
     with pytest.raises(SystemExit, match=r"^0$"):
         app(["bench", "reality", *options, *small])
     shown = capsys.readouterr().out
@@ -85,7 +117,9 @@ def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("given", "warm"), [([], True), (["--set", "warm_start=false"], False)])
-def test_command_solves_series_as_a_rig_does(monkeypatch: pytest.MonkeyPatch, given: list[str], warm: bool) -> None:
+def test_command_solves_series_as_a_rig_does(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], warm: bool
+) -> None:
     specs: list[SolverSpec] = []
 
     def measure_nothing(_plan: ComparisonPlan, spec: SolverSpec, *_: object, **__: object) -> None:
@@ -101,8 +135,17 @@ def test_command_solves_series_as_a_rig_does(monkeypatch: pytest.MonkeyPatch, gi
 def test_rigs_have_number_of_scenes_asked_for() -> None:
     rig = (OpticalSetup("random", 0.5, 4),)
     for wanted, expected in ((2, 2), (0, 2)):  # without data there are two
-        plan = small_plan(rigs=rig, perturbations=("none",), halves=(Half.TUNING,), scenes_per_rig=wanted, snapshots=1)
-        assert len({cell.scene for cell in bench(plan, SPEC, lambda _: None, jobs=1).cells}) == expected
+        plan = small_plan(
+            rigs=rig,
+            perturbations=("none",),
+            halves=(Half.TUNING,),
+            scenes_per_rig=wanted,
+            snapshots=1,
+        )
+        assert (
+            len({cell.scene for cell in bench(plan, SPEC, lambda _: None, jobs=1).cells})
+            == expected
+        )
 
 
 def test_bench_without_available_masks_raises() -> None:
@@ -125,15 +168,21 @@ def test_simulated_scene_gives_video_of_each_snapshot() -> None:
 
 
 def test_grey_or_short_scene_is_unavailable() -> None:
-    short = NamedScene("short", Half.TUNING, lambda _: np.zeros((5, 8, 8), np.float32), in_colour=False)
+    short = NamedScene(
+        "short", Half.TUNING, lambda _: np.zeros((5, 8, 8), np.float32), in_colour=False
+    )
     with pytest.raises(SceneUnavailableError, match="5 frames, fewer than 6"):
         short.frames(SceneFormat(8, 6, False, 1))
     with pytest.raises(SceneUnavailableError, match="not in colour"):
         short.frames(SceneFormat(8, 4, True, 1))
-    assert short.frames(SceneFormat(8, 2, False, 9)).shape == (2, 2, 8, 8), "as many snapshots as there are"
+    assert short.frames(SceneFormat(8, 2, False, 9)).shape == (2, 2, 8, 8), (
+        "as many snapshots as there are"
+    )
 
 
-def test_photograph_pans_and_missing_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_photograph_pans_and_missing_file_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     scene = next(scene for scene in SCENES if scene.name == "kodak 5 panned")
     take = SceneFormat(32, 2, False, 2)

@@ -25,12 +25,16 @@ def solved(phi: np.ndarray, y: np.ndarray, **changes: object) -> torch.Tensor:
     calibration = Calibration(phi.astype(np.float32))
     settings = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=12, **changes)  # type: ignore[arg-type]
     engine = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, settings)
-    snapshot = Snapshot(SnapshotId("real", 0, 0), y.astype(np.float32), calibration.hash, len(phi), 0)
+    snapshot = Snapshot(
+        SnapshotId("real", 0, 0), y.astype(np.float32), calibration.hash, len(phi), 0
+    )
     return torch.from_numpy(engine.reconstruct(snapshot)[0])
 
 
 def moving_masks(n_frames: int, size: int, phase_px: float) -> np.ndarray:
-    """Return one blurred random pattern that moves down by a pixel a frame, (B, H, W), off by a phase."""
+    """Return one blurred random pattern that moves down by a pixel a frame, (B, H, W), off by a
+    phase.
+    """
     rng = np.random.default_rng(1)
     pattern = torch.from_numpy((rng.random((size + 2 * n_frames, size)) < 0.5).astype(np.float32))
     weights = torch.tensor([0.25, 0.5, 0.25]).view(1, 1, 3, 1)
@@ -39,7 +43,8 @@ def moving_masks(n_frames: int, size: int, phase_px: float) -> np.ndarray:
     between = phase_px - low
     return np.stack(
         [
-            (1 - between) * smooth[b + low : b + low + size] + between * smooth[b + low + 1 : b + low + 1 + size]
+            (1 - between) * smooth[b + low : b + low + size]
+            + between * smooth[b + low + 1 : b + low + 1 + size]
             for b in range(1, n_frames + 1)
         ]
     )
@@ -70,7 +75,9 @@ def test_real_capture_has_no_texture_finer_than_it_can_carry(data_dir: Path) -> 
     phi = (capture.masks / capture.masks.max())[:, 128:, :128]
     meas = capture.y[0][128:, :128]
     y = meas / np.percentile(meas / phi.sum(0).clip(0.5), 99.5)
-    found = {weigh: unsupported_texture(solved(phi, y, weigh_noise=weigh)) for weigh in (True, False)}
+    found = {
+        weigh: unsupported_texture(solved(phi, y, weigh_noise=weigh)) for weigh in (True, False)
+    }
     assert found[True] < 0.007
     assert found[True] < 0.4 * found[False]
 

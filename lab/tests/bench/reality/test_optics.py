@@ -38,11 +38,15 @@ def test_masks_are_patterns_blurred_by_gaussian(blur_px: float) -> None:
 def test_shift_by_whole_pixels_equals_roll(blur_px: float) -> None:
     pattern = random_optics().patterns[0]
     rolled = np.roll(pattern, (-2, 3), axis=(0, 1))
-    np.testing.assert_allclose(image(pattern, blur_px, (3.0, -2.0)), image(rolled, blur_px), atol=1e-6)
+    np.testing.assert_allclose(
+        image(pattern, blur_px, (3.0, -2.0)), image(rolled, blur_px), atol=1e-6
+    )
 
 
 @given(st.floats(0.0, 1.2), st.floats(-3.0, 3.0))
-def test_sub_pixel_kernel_is_normalised_and_centred_on_shift(blur_px: float, shift_px: float) -> None:
+def test_sub_pixel_kernel_is_normalised_and_centred_on_shift(
+    blur_px: float, shift_px: float
+) -> None:
     weights, base = sub_pixel_kernel(blur_px, shift_px)
     reach = len(weights) // 2
     assert weights.min() >= 0
@@ -53,7 +57,9 @@ def test_sub_pixel_kernel_is_normalised_and_centred_on_shift(blur_px: float, shi
 def test_shift_of_sharp_mask_is_linear_interpolation() -> None:
     pattern = random_optics().patterns[0]
     sharp, shifted = image(pattern, 0.0), image(pattern, 0.0, (0.25, 0.0))
-    np.testing.assert_allclose(shifted[:, 1:], 0.75 * sharp[:, 1:] + 0.25 * sharp[:, :-1], atol=1e-6)
+    np.testing.assert_allclose(
+        shifted[:, 1:], 0.75 * sharp[:, 1:] + 0.25 * sharp[:, :-1], atol=1e-6
+    )
 
 
 def test_shift_beyond_margin_raises() -> None:

@@ -1,4 +1,6 @@
-"""Perturbations: named, combined, repeatable, and unknown to the calibration that the solver is given."""
+"""Perturbations: named, combined, repeatable, and unknown to the calibration that the solver is
+given.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ import pytest
 
 from sci_stream.errors import ConfigError
 from sci_stream_lab.bench.reality.optics import F32
-from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, TOGETHER, parse_perturbation, sensor_for
+from sci_stream_lab.bench.reality.perturbations import (
+    PERTURBATIONS,
+    TOGETHER,
+    parse_perturbation,
+    sensor_for,
+)
 from sci_stream_lab.bench.reality.rigs import ALL_RIGS, RIGS, OpticalSetup, choose_rigs, film
 
 RIG = OpticalSetup("random", 0.5, 4)
@@ -59,7 +66,9 @@ def test_all_has_every_part_with_the_error_it_has_alone() -> None:
     optics = RIG.optics(32)
     together = parse_perturbation("all")
     assert together.parts == TOGETHER
-    shift, jitter = (parse_perturbation(name).applied(optics, 7).shifts_px for name in ("shift", "jitter"))
+    shift, jitter = (
+        parse_perturbation(name).applied(optics, 7).shifts_px for name in ("shift", "jitter")
+    )
     both = together.applied(optics, 7).shifts_px
     assert shift is not None
     assert jitter is not None
@@ -75,7 +84,9 @@ def test_perturbations_combine_by_name_and_unknown_ones_raise() -> None:
 
 def test_sensor_is_exact_without_noise() -> None:
     assert sensor_for(parse_perturbation("gain"), 4.0).max_dn is None
-    assert sensor_for(parse_perturbation("noise"), 4.0).full_scale_dn == pytest.approx(0.9 * 255 / 4)
+    assert sensor_for(parse_perturbation("noise"), 4.0).full_scale_dn == pytest.approx(
+        0.9 * 255 / 4
+    )
 
 
 def test_snapshots_can_be_acquired_with_exact_calibration() -> None:

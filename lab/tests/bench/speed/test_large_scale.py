@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 def test_large_bench_measures_memory_time_and_quality(tmp_path: Path) -> None:
     lines: list[str] = []
-    result = bench([Size(48, 64, 4, bayer=True), Size(4_000_000, 4_000_000, 8)], "tv", 4, "cpu", lines.append)
+    result = bench(
+        [Size(48, 64, 4, bayer=True), Size(4_000_000, 4_000_000, 8)], "tv", 4, "cpu", lines.append
+    )
     solved, skipped = result.rows
     assert solved.iterations == 4
     assert solved.seconds is not None
@@ -45,8 +47,12 @@ def test_stated_memory_grows_with_the_video() -> None:
     assert 1.8 < large / small < 2.2
 
 
-@pytest.mark.parametrize(("height", "width", "measured_mib"), [(1080, 1920, 2858), (2160, 3840, 10213)])
-def test_stated_memory_covers_what_was_measured(height: int, width: int, measured_mib: float) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "measured_mib"), [(1080, 1920, 2858), (2160, 3840, 10213)]
+)
+def test_stated_memory_covers_what_was_measured(
+    height: int, width: int, measured_mib: float
+) -> None:
     """Of mosaics of 24 frames, solved on a CPU with total variation."""
     stated_mib = stated_bytes(Size(height, width, 24, bayer=True), CPU, "tv") / 2**20
     assert measured_mib < stated_mib < 1.2 * measured_mib

@@ -21,7 +21,10 @@ def small_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 def layers(*channels: int) -> Layers:
     generator = torch.Generator().manual_seed(0)
     pairs = list(itertools.pairwise(channels))
-    kernels = [torch.randn(out, given, 3, 3, generator=generator) / (3 * given**0.5) for given, out in pairs]
+    kernels = [
+        torch.randn(out, given, 3, 3, generator=generator) / (3 * given**0.5)
+        for given, out in pairs
+    ]
     return Layers(kernels, [0.1 * torch.randn(out, generator=generator) for _, out in pairs])
 
 
@@ -29,7 +32,9 @@ def test_time_ways_gives_rates_or_reasons() -> None:
     found = layers(8, 16, 8)
     by_name = {trial.way: trial for trial in time_ways(found, ("cudnn", "plain"))}
     assert by_name["plain"].ms is not None
-    assert by_name["plain"].flop_per_s == pytest.approx(found.flop_per_pixel * 2 * 8 * 8 / (by_name["plain"].ms / 1e3))
+    assert by_name["plain"].flop_per_s == pytest.approx(
+        found.flop_per_pixel * 2 * 8 * 8 / (by_name["plain"].ms / 1e3)
+    )
     if not torch.cuda.is_available():
         assert by_name["cudnn"].why_not
         assert str(by_name["cudnn"]).startswith("cudnn: ")
@@ -47,7 +52,9 @@ def test_time_ways_refuses_wrong_results_and_wrong_shapes(monkeypatch: pytest.Mo
     def broken(_given: Layers) -> Stack:
         return lambda h: torch.full((2, 8, 8, 8), torch.nan, dtype=h.dtype)
 
-    monkeypatch.setattr(network_ways, "WAYS", {**WAYS, "wrong": wrong, "cut": cut, "broken": broken})
+    monkeypatch.setattr(
+        network_ways, "WAYS", {**WAYS, "wrong": wrong, "cut": cut, "broken": broken}
+    )
     trials = time_ways(layers(8, 16, 8), ("wrong", "cut", "plain", "broken"))
     assert trials[0].way == "plain"
     reasons = {trial.way: trial.why_not for trial in trials}
@@ -68,6 +75,9 @@ def test_compiled_network_agrees() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_fused_convolution_on_a_gpu_agrees_with_the_plain_one() -> None:
     half = layers(8, 64, 64, 8)
-    there = Layers([kernel.cuda().half() for kernel in half.kernels], [bias.cuda().half() for bias in half.biases])
+    there = Layers(
+        [kernel.cuda().half() for kernel in half.kernels],
+        [bias.cuda().half() for bias in half.biases],
+    )
     (trial,) = time_ways(there, ("cudnn",))
     assert trial.ms is not None, trial.why_not

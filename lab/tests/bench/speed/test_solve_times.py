@@ -1,4 +1,6 @@
-"""The speed benchmark: its figures are consistent, and it names missing measurements; no time is asserted."""
+"""The speed benchmark: its figures are consistent, and it names missing measurements; no time is
+asserted.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:
     out = tmp_path / "out.json"
     result = CliRunner().invoke(
-        app, ["bench", "speed", "--device", "cpu", "--json", str(out), *arguments], catch_exceptions=False
+        app,
+        ["bench", "speed", "--device", "cpu", "--json", str(out), *arguments],
+        catch_exceptions=False,
     )
     assert result.exit_code == 0, result.output
     figures: dict[str, object] = json.loads(out.read_text())
@@ -49,7 +53,17 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:
 @pytest.mark.rig(30)
 def test_live_rig_gives_latency_and_loses_nothing(tmp_path: Path) -> None:
     figures = _run(
-        tmp_path, "--sizes", "32x32x4", "--denoiser", "tv", "--iterations", "4", "--live", "5", "--threads", "1"
+        tmp_path,
+        "--sizes",
+        "32x32x4",
+        "--denoiser",
+        "tv",
+        "--iterations",
+        "4",
+        "--live",
+        "5",
+        "--threads",
+        "1",
     )
     live = figures["live"]
     assert isinstance(live, dict)
@@ -65,7 +79,9 @@ def test_parse_sizes_round_trips() -> None:
     assert parse_sizes(",".join(str(size) for size in SIZES)) == SIZES
 
 
-@pytest.mark.parametrize("text", ["256x256", "256x256x0", "axbxc", "255x256x8:bayer", "256x256x8;1x1x1"])
+@pytest.mark.parametrize(
+    "text", ["256x256", "256x256x0", "axbxc", "255x256x8:bayer", "256x256x8;1x1x1"]
+)
 def test_parse_sizes_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ConfigError, match="rows x columns x frames"):
         parse_sizes(text)
@@ -98,15 +114,26 @@ def test_recorded_iterations_are_timed_as_whole_solves(monkeypatch: pytest.Monke
 
 def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
     figures = _run(
-        tmp_path, "--sizes", "32x32x3,32x36x2:bayer", "--denoiser", "ffdnet-lite", "--iterations", "3", "--chunks"
+        tmp_path,
+        "--sizes",
+        "32x32x3,32x36x2:bayer",
+        "--denoiser",
+        "ffdnet-lite",
+        "--iterations",
+        "3",
+        "--chunks",
     )
     rows: list[dict[str, float]] = figures["sizes"]  # type: ignore[assignment]  # JSON
     assert [row["size"] for row in rows] == ["32x32x3", "32x36x2:bayer"]
     for row in rows:
         assert row["iterations"] == 3
         assert row["snapshots_per_s"] == pytest.approx(1e3 / row["snapshot_ms"])
-        assert row["flop_per_s"] == pytest.approx(1e3 * row["flop_per_iteration"] / row["iteration_ms"])
-        assert row["of_matrix_rate"] == pytest.approx(row["flop_per_s"] / figures["matrix_flop_per_s"])  # type: ignore[operator]
+        assert row["flop_per_s"] == pytest.approx(
+            1e3 * row["flop_per_iteration"] / row["iteration_ms"]
+        )
+        assert row["of_matrix_rate"] == pytest.approx(
+            row["flop_per_s"] / figures["matrix_flop_per_s"]
+        )  # type: ignore[operator]
         assert row["memory_mib"] > 1
         assert row["fault"] == ""
     assert {chunk["pixels_per_chunk"] for chunk in figures["chunks"]} >= {2**20}  # type: ignore[attr-defined]
@@ -122,7 +149,15 @@ def test_bench_speed_of_tv_has_no_flop(tmp_path: Path) -> None:
 
 def test_bench_speed_skips_slow_size_with_message(tmp_path: Path) -> None:
     rows = _run(
-        tmp_path, "--sizes", "16x16x2,512x512x64", "--denoiser", "tv", "--iterations", "1", "--most-seconds", "0.0001"
+        tmp_path,
+        "--sizes",
+        "16x16x2,512x512x64",
+        "--denoiser",
+        "tv",
+        "--iterations",
+        "1",
+        "--most-seconds",
+        "0.0001",
     )["sizes"]
     assert "would take about" in rows[1]["skipped"]  # type: ignore[index]
 
@@ -130,19 +165,30 @@ def test_bench_speed_skips_slow_size_with_message(tmp_path: Path) -> None:
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     # Fine texture that moves by a pixel per frame: as difficult as real scenes.
-    texture = np.random.default_rng(1).integers(20, 235, (24, 24)).repeat(2, 0).repeat(2, 1).astype(np.float64)
+    texture = (
+        np.random.default_rng(1)
+        .integers(20, 235, (24, 24))
+        .repeat(2, 0)
+        .repeat(2, 1)
+        .astype(np.float64)
+    )
     orig = np.stack([texture[:, n : n + 40] for n in range(8)], axis=-1)
     mask = np.random.default_rng(0).integers(0, 2, (48, 40, 4)).astype(np.float64)
-    meas = np.stack([(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1)
+    meas = np.stack(
+        [(mask * orig[..., 4 * shot : 4 * shot + 4]).sum(-1) for shot in range(2)], axis=-1
+    )
     path = tmp_path / "small.mat"
     scipy.io.savemat(path, {"meas": meas, "mask": mask, "orig": orig})
     return path
 
 
-def test_time_to_quality_stops_when_published_loop_is_matched(tmp_path: Path, published: Path) -> None:
+def test_time_to_quality_stops_when_published_loop_is_matched(
+    tmp_path: Path, published: Path
+) -> None:
     plot = tmp_path / "out.png"
     figures = _run(
-        tmp_path, "--sizes", "", "--denoiser", "ffdnet-lite", "--weights", LITE, "--against", str(published), "--shots",
+        tmp_path, "--sizes", "", "--denoiser", "ffdnet-lite", "--weights", LITE, "--against",
+        str(published), "--shots",
         "2", "--plot", str(plot),
     )  # fmt: skip
     reach: dict[str, object] = figures["reach"]  # type: ignore[assignment]  # JSON
@@ -152,7 +198,8 @@ def test_time_to_quality_stops_when_published_loop_is_matched(tmp_path: Path, pu
     assert len(baseline["seconds"]) == len(baseline["psnr_db"]) == 40
     assert baseline["seconds"] == sorted(baseline["seconds"])
     assert [row["iterations"] for row in ours] == list(LADDER[: len(ours)])
-    # The instrument needs fewer iterations for the same quality: no timing, so it holds on any machine.
+    # The instrument needs fewer iterations for the same quality: no timing, so it holds on any
+    # machine.
     assert ours[-1]["psnr_db"] >= baseline["psnr_db"][-1]
     assert ours[-1]["iterations"] < 40
     assert reach["ratio"] == pytest.approx(ours[-1]["seconds"] / baseline["seconds"][-1])
@@ -185,10 +232,14 @@ def test_time_to_quality_diverging_start_falls_back_to_still(published: Path) ->
     hidden[:4], hidden[4:] = explosive, -explosive
     out = torch.zeros(4, 8, 3, 3)
     out[range(4), range(4), 1, 1], out[range(4), range(4, 8), 1, 1] = 1.0, -3.0
-    weights = FfdnetWeights((hidden, out), (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own")
+    weights = FfdnetWeights(
+        (hidden, out), (torch.zeros(8), torch.zeros(4)), gives_noise=False, origin="own"
+    )
     cpu, said = torch.device("cpu"), list[str]()
     prior, settings = FfdnetDenoiser(weights, cpu), SolverSettings(iterations=4)
-    figures = time_to_reach(read_shots(published, 1), weights, prior, settings, device=cpu, progress=said.append)
+    figures = time_to_reach(
+        read_shots(published, 1), weights, prior, settings, device=cpu, progress=said.append
+    )
     assert figures.baseline.start == "still image"
     assert figures.baseline.psnr_db[-1] > 10
     assert any("worse than the still image" in line for line in said)

@@ -34,7 +34,14 @@ from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner, roughness
 from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
 from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
-from sci_stream_lab.training.unrolled.samples import CodedSamples, StartOf, Teacher, cut, draw_solve, finish_iterations
+from sci_stream_lab.training.unrolled.samples import (
+    CodedSamples,
+    StartOf,
+    Teacher,
+    cut,
+    draw_solve,
+    finish_iterations,
+)
 from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
 
@@ -56,12 +63,16 @@ def _sample(n_frames: int = 4, height: int = 32, width: int = 32, seed: int = 0)
 
 def _stages(shape: UnrolledShape = SHAPE) -> list[Stage]:
     """Return stages that do something: the last layers start small."""
-    return [s._replace(kernels=[*s.kernels[:-1], 30 * s.kernels[-1]]) for s in initial_stages(shape, 0)]
+    return [
+        s._replace(kernels=[*s.kernels[:-1], 30 * s.kernels[-1]]) for s in initial_stages(shape, 0)
+    ]
 
 
 def _idle_stages() -> list[Stage]:
     """Return stages whose networks change nothing."""
-    return [s._replace(kernels=[*s.kernels[:-1], 0 * s.kernels[-1]]) for s in initial_stages(SHAPE, 0)]
+    return [
+        s._replace(kernels=[*s.kernels[:-1], 0 * s.kernels[-1]]) for s in initial_stages(SHAPE, 0)
+    ]
 
 
 def _last(coded: Coded, stages: list[Stage]) -> torch.Tensor:
@@ -114,7 +125,8 @@ def test_roughness_counts_errors_on_smooth_surfaces_only() -> None:
     on_surface, on_texture = grain.clone(), grain.clone()
     on_surface[..., 8:], on_texture[..., :8] = 0, 0
     none, there, elsewhere, even = (
-        float(roughness(error, truth)) for error in (0 * grain, on_surface, on_texture, 0 * grain + 0.05)
+        float(roughness(error, truth))
+        for error in (0 * grain, on_surface, on_texture, 0 * grain + 0.05)
     )
     assert none == elsewhere < there
     assert even == pytest.approx(none, abs=1e-3)
@@ -131,7 +143,9 @@ def test_any_number_of_frames_and_any_size(n_frames: int, height: int, width: in
 def test_videos_of_a_batch_do_not_depend_on_each_other() -> None:
     one, other = (_sample(seed=seed).coded for seed in range(2))
     both = Coded(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
-    for x, a, b in zip(*(estimates(c, _stages(), torch.float32) for c in (both, one, other)), strict=True):
+    for x, a, b in zip(
+        *(estimates(c, _stages(), torch.float32) for c in (both, one, other)), strict=True
+    ):
         torch.testing.assert_close(x, torch.cat((a, b)))
 
 
@@ -158,7 +172,9 @@ def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
 def test_stages_without_noise_fit_the_measurement() -> None:
     coded = _sample().coded
     measured = coded.r_inv > 0
-    for x in estimates(coded._replace(noise=torch.zeros_like(coded.noise)), _idle_stages(), torch.float32):
+    for x in estimates(
+        coded._replace(noise=torch.zeros_like(coded.noise)), _idle_stages(), torch.float32
+    ):
         torch.testing.assert_close(forward(coded.phi, x)[measured], coded.y[measured])
 
 
@@ -174,7 +190,8 @@ def test_stages_begun_with_frame_network_are_iterations_with_it() -> None:
     # Without noise, without acceleration.
     coded = coded._replace(noise=torch.zeros_like(coded.noise))
     stages = [
-        s._replace(step=torch.tensor([math.log(0.5), 0.0])) for s in initial_stages(SHAPE, 0, frame_network=weights)
+        s._replace(step=torch.tensor([math.log(0.5), 0.0]))
+        for s in initial_stages(SHAPE, 0, frame_network=weights)
     ]
     denoiser = FfdnetDenoiser(weights, CPU)
     relative = (coded.error + 4e-4).sqrt()
@@ -182,7 +199,9 @@ def test_stages_begun_with_frame_network_are_iterations_with_it() -> None:
     for found in estimates(coded, stages, torch.float32):
         x, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
         x = denoiser(x[0], 0.5, relative).unsqueeze(0)
-        fitted, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
+        fitted, _ = accumulate_and_project(
+            x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0
+        )
         torch.testing.assert_close(found, (x + fitted) / 2, rtol=1e-4, atol=1e-4)
 
 
@@ -212,7 +231,9 @@ def test_late_exposure_is_seen_through_the_next_masks() -> None:
 def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
     measured = [np.full((14, 64, 64), 0.5, np.float32)]
     pairs = [draw_pair(np.random.default_rng(seed), 6, 32, measured) for seed in range(200)]
-    correlation = np.array([np.corrcoef(p.known[:2].reshape(2, -1))[0, 1] if p.known.std() else 2 for p in pairs])
+    correlation = np.array(
+        [np.corrcoef(p.known[:2].reshape(2, -1))[0, 1] if p.known.std() else 2 for p in pairs]
+    )
     assert 0.1 < (correlation == 2).mean() < 0.3  # measured
     assert 0.2 < (np.abs(correlation) < 0.1).mean() < 0.6  # independent
     assert 0.2 < (np.abs(correlation - 0.7) < 0.3).mean() < 0.5  # moving
@@ -224,7 +245,10 @@ def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
     photograph = picture(0, 96, 96)
     for seed in range(12):
         scenes = Scenes([clip], [photograph])
-        solves = (draw_solve(np.random.default_rng(seed), scenes, [], START_OF, n_frames=6, size=48) for _ in range(2))
+        solves = (
+            draw_solve(np.random.default_rng(seed), scenes, [], START_OF, n_frames=6, size=48)
+            for _ in range(2)
+        )
         one, other = (finish_iterations(solve, 1) for solve in solves)
         for a, b in zip((*one.coded, one.truth), (*other.coded, other.truth), strict=True):
             assert torch.equal(a, b)
@@ -235,12 +259,15 @@ def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
 
 def test_cut_keeps_measurement_and_truth_together() -> None:
     part = cut(np.random.default_rng(1), [_sample(seed=seed) for seed in range(6)], 16)
-    torch.testing.assert_close(forward(part.coded.phi, part.truth), part.coded.y, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        forward(part.coded.phi, part.truth), part.coded.y, rtol=1e-4, atol=1e-4
+    )
 
 
 Go = Callable[..., TrainingResult]
 SETTINGS = TrainingSettings(
-    variant="unrolled", stages=2, layers=3, channels=16, batch=8, patch_px=16, clip_px=32, warmup_steps=2,
+    variant="unrolled", stages=2, layers=3, channels=16, batch=8, patch_px=16, clip_px=32,
+    warmup_steps=2,
     validate_every=3, ema_decay=0.9, taught_share=0,
 )  # fmt: skip
 
@@ -249,7 +276,9 @@ SETTINGS = TrainingSettings(
 def go(photographs: Path, clips: Path) -> Go:
     """Train on the small images and clips."""
 
-    def go(run: Path, settings: TrainingSettings = SETTINGS, *, steps: int, **options: object) -> TrainingResult:
+    def go(
+        run: Path, settings: TrainingSettings = SETTINGS, *, steps: int, **options: object
+    ) -> TrainingResult:
         return train(
             photographs,
             run,
@@ -283,12 +312,19 @@ def test_resumed_training_equals_an_uninterrupted_one(go: Go, tmp_path: Path) ->
 
 def test_deeper_network_begins_with_the_stages_of_another_run(go: Go, tmp_path: Path) -> None:
     go(tmp_path / "one", steps=3)
-    export_weights(tmp_path / "one", start := tmp_path / "one.safetensors", data=["ours"], licence="MIT")
+    export_weights(
+        tmp_path / "one", start := tmp_path / "one.safetensors", data=["ours"], licence="MIT"
+    )
     still = dataclasses.replace(SETTINGS, stages=3, learning_rate=1e-8, kernel_rate=1e-8)
     go(tmp_path / "two", still, steps=1, start_from=start)
-    before, after = load_checkpoint(tmp_path / "one")["learner"], load_checkpoint(tmp_path / "two")["learner"]
+    before, after = (
+        load_checkpoint(tmp_path / "one")["learner"],
+        load_checkpoint(tmp_path / "two")["learner"],
+    )
     for k, source in enumerate((0, 1, 1)):  # first layers of the stages
-        torch.testing.assert_close(after["parameters"][2 * k], before["averages"][2 * source], rtol=2e-3, atol=1e-5)
+        torch.testing.assert_close(
+            after["parameters"][2 * k], before["averages"][2 * source], rtol=2e-3, atol=1e-5
+        )
     with pytest.raises(ConfigError, match="have another shape"):
         go(tmp_path / "three", dataclasses.replace(SETTINGS, channels=8), steps=1, start_from=start)
 
@@ -304,11 +340,18 @@ def test_measured_masks_are_part_of_the_data(go: Go, tmp_path: Path) -> None:
 def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     go(tmp_path / "run", steps=2)
     path = tmp_path / "stages.safetensors"
-    card = export_weights(tmp_path / "run", path, data=["ours"], clip_data=["ours too"], licence="MIT").markdown()
-    assert card.startswith("# unrolled: the last iterations of a solve, trained as a whole\n\n2 stages of 3 layers")
+    card = export_weights(
+        tmp_path / "run", path, data=["ours"], clip_data=["ours too"], licence="MIT"
+    ).markdown()
+    assert card.startswith(
+        "# unrolled: the last iterations of a solve, trained as a whole\n\n2 stages of 3 layers"
+    )
     assert "--variant unrolled --stages 2 --clips CLIPS" in card
     described = dict(describe_weights(path).rows())
-    assert (described["network"], described["gives"]) == ("unrolled: 3 layers of 16 channels", "video")
+    assert (described["network"], described["gives"]) == (
+        "unrolled: 3 layers of 16 channels",
+        "video",
+    )
     truth = _scene(6, 64, 64)
     masks = (np.random.default_rng(3).random(truth.shape) < 0.5).astype(np.float32)
     y = np.asarray((masks * truth).sum(0), np.float32)
@@ -316,7 +359,9 @@ def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     calibration = Calibration(phi=masks)
     engine = Engine(calibration, solver, CPU, default_settings(CPU, "unrolled"))
     video, _ = engine.reconstruct(calibration.snapshot("s", 0, y), LEAST_BEFORE + 2)
-    expected = _last(finish_iterations(START_OF(masks, y, truth=truth), LEAST_BEFORE).coded, load_unrolled(path))[0]
+    expected = _last(
+        finish_iterations(START_OF(masks, y, truth=truth), LEAST_BEFORE).coded, load_unrolled(path)
+    )[0]
     np.testing.assert_allclose(video, expected.numpy(), atol=1e-5)
     with pytest.raises(ConfigError, match="bench classes"):
         export_weights(tmp_path / "run", path, data=[], licence="MIT", plan=TestPlan([tmp_path]))

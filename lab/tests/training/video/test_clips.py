@@ -23,7 +23,9 @@ def test_clips_are_grey_in_the_order_of_names(clips: Path) -> None:
     np.testing.assert_array_equal(found.items[2][5], picture(2, 36, 64)[:, 5:45, 1])
 
 
-def test_small_short_and_unreadable_clips_are_skipped_and_logged(clips: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_small_short_and_unreadable_clips_are_skipped_and_logged(
+    clips: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_clip(clips / "low.mkv", 5, height=30)
     write_clip(clips / "short.mkv", 5, n_frames=7)
     (clips / "broken.mp4").write_bytes(b"no video")
@@ -41,7 +43,9 @@ def test_folder_without_usable_clip_is_refused(clips: Path, tmp_path: Path) -> N
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"contains no usable clip.*got 0 files"):
         load_clips(tmp_path / "empty", least_px=32, memory_bytes=PLENTY)
-    with pytest.raises(ConfigError, match=r"at least 8 frames of 64×64 pixels.*4 files, 0 unreadable, 4 too small"):
+    with pytest.raises(
+        ConfigError, match=r"at least 8 frames of 64×64 pixels.*4 files, 0 unreadable, 4 too small"
+    ):
         load_clips(clips, least_px=64, memory_bytes=PLENTY)
 
 
@@ -71,6 +75,8 @@ def test_playlist_named_as_a_clip_opens_no_other_file(clips: Path, tmp_path: Pat
     (clips / "list.mp4").write_text(f"ffconcat version 1.0\nfile '{elsewhere.name}'\n")
     elsewhere.rename(clips / elsewhere.name)
     playlist = clips / "hls.mov"
-    playlist.write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{elsewhere.name}\n#EXT-X-ENDLIST\n")
+    playlist.write_text(
+        f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{elsewhere.name}\n#EXT-X-ENDLIST\n"
+    )
     found = load_clips(clips, least_px=32, memory_bytes=PLENTY)
     assert set(found.unreadable) == {"list.mp4", "hls.mov"}

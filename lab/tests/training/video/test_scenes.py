@@ -36,7 +36,9 @@ def test_photographs_move_smoothly(scenes: Scenes) -> None:
     """Frames that are neighbours resemble each other more than frames far apart."""
     near, far = [], []
     for seed in range(30):
-        video = scenes.draw(np.random.default_rng(seed), 12, 32)  # longer than the clip: photographs only
+        video = scenes.draw(
+            np.random.default_rng(seed), 12, 32
+        )  # longer than the clip: photographs only
         near.append(np.abs(np.diff(video, axis=0)).mean())
         far.append(np.abs(video[-1] - video[0]).mean())
     assert 0 < np.mean(near) < 0.5 * np.mean(far)
@@ -44,9 +46,13 @@ def test_photographs_move_smoothly(scenes: Scenes) -> None:
 
 def test_masks_are_transmissions_of_several_kinds() -> None:
     drawn = [draw_masks(np.random.default_rng(seed), 4, 32) for seed in range(30)]
-    assert all(masks.shape == (4, 32, 32) and masks.min() >= 0 and masks.max() <= 1 for masks in drawn)
+    assert all(
+        masks.shape == (4, 32, 32) and masks.min() >= 0 and masks.max() <= 1 for masks in drawn
+    )
     binary = [np.isin(masks, (0, 1)).all() for masks in drawn]
-    moving = [any(np.array_equal(masks[0][:, n:], masks[1][:, :-n]) for n in (1, 2)) for masks in drawn]
+    moving = [
+        any(np.array_equal(masks[0][:, n:], masks[1][:, :-n]) for n in (1, 2)) for masks in drawn
+    ]
     assert 0 < sum(binary) < 30
     assert 0 < sum(moving) < 30
 
