@@ -165,7 +165,7 @@ class _Checks:
             )
         if calibration is None:
             return "the camera's own: unknown until the camera can be opened"
-        blind = int((calibration.gram_diag == 0).sum())
+        blind = int(calibration.blind.sum())
         words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
         return f"{words}; {blind} pixels that no mask opens" if blind else words
 

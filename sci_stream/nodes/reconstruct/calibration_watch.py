@@ -51,7 +51,7 @@ class CalibrationWatch:
         self._section = section
         self.engine = engine
         self._monitor = self._new_monitor()
-        self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
+        self._unmeasured = float(engine.calibration.blind.mean())
         if self._unmeasured > _MAX_UNMEASURED:
             log.warning(
                 "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior "
