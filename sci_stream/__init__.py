@@ -4,8 +4,9 @@ What other programs need is here::
 
     import sci_stream
 
-    result = sci_stream.reconstruct(y, masks)  # NumPy or torch: y (H, W) or (N, H, W), masks (B, H,
-    W) print(result.video.shape, result.report)
+    # NumPy or torch: y (H, W) or (N, H, W), masks (B, H, W)
+    result = sci_stream.reconstruct(y, masks)
+    print(result.video.shape, result.report)
 
     for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
         print(reconstruction.id.seq, reconstruction.video.shape)
