@@ -3,7 +3,7 @@ r"""deepinv: its denoisers as priors (extra ``deepinv``).
 Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the command line and in
 Python::
 
-    sci-stream solve kobe_cacti.mat --weights drunet_gray.pth \\
+    sci-stream solve kobe_cacti.mat --weights drunet_gray.pth \
         --denoiser sci_stream_bridges.deepinv:DRUNet
 
 In Python, a denoiser that is set up already is wrapped::

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.evidence import Defect
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -47,13 +48,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.match == 0:
         faults["mask_match"] = (
-            "the masks explain nothing of the snapshots, which are shown in place of a video: "
+            "the masks explain nothing of the snapshots, so that there is no video: "
             f"{_reason_for_mismatch(health)}"
         )
     if health.order == SHUFFLED:
         faults["mask_order"] = (
-            "moving objects fit the masks better in another order, so that snapshots are shown in "
-            "place of a video: "
+            "moving objects fit the masks better in another order, so that there is no video: "
             "show the patterns in the calibrated order, or calibrate again"
         )
     elif health.order not in ("forward", "unknown"):
@@ -79,6 +79,20 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             "another black level"
         )
     return faults
+
+
+def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
+    """Return the faults of a calibration as defects; fatal ones make a video up."""
+    fatal = set()
+    if health.match == 0:
+        fatal.add("mask_match")
+    if health.order == SHUFFLED:
+        fatal.add("mask_order")
+    corrected = {"mask_shift"} if health.corrected else set()
+    return [
+        Defect(name, text, fatal=name in fatal, corrected=name in corrected)
+        for name, text in findings(health, warn_shift_px).items()
+    ]
 
 
 def is_withheld(health: CalibrationHealth) -> bool:

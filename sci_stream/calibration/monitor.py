@@ -28,10 +28,15 @@ from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrecti
 from sci_stream.parameters import Value
 from sci_stream.reports import CalibrationHealth
 
-# Least gain of a displacement, see `MaskFit`, to correct it: right masks have up to 0.005, masks
-# that are off by
-# 0.25 px 0.08 to 6 (eleven scenes, `bench reality`). Half as much suffices to go on: hysteresis.
-_LEAST_GAIN, _STOP_CORRECTING = 0.02, 0.5
+# Least gain of a displacement, see `MaskFit`, in pixels that it is not fitted to, to correct it.
+# Right masks have at most 0.004, masks that are off by 0.1 px at least 0.13 (seven scenes behind
+# four kinds of masks, 64 to 256 px).
+_LEAST_GAIN = 0.02
+# Share of the least gain that suffices to go on correcting: hysteresis.
+_STOP_CORRECTING = 0.5
+# Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
+# blocks of a scene, and 1.06 ± 0.03 in 25.
+_MAX_SD_CONTRAST = 0.05
 # The engine prepares new masks for every change of the correction: smaller changes are not worth
 # it.
 _RENEW_PX = 0.003
@@ -154,32 +159,45 @@ class CalibrationMonitor:
             self._until_assessment = 0
         return replace(health, order=order, first_mask=first_mask)
 
-    def measure(self, snapshot: Snapshot) -> CalibrationHealth | None:
+    @property
+    def measures(self) -> bool:
+        """Whether the masks can be measured: not on a small sensor."""
+        return self._fitter is not None
+
+    def is_due(self, snapshot: Snapshot) -> bool:
+        """Return whether `measure` will assess this snapshot."""
+        return snapshot.id not in self._measured and self._until_assessment == 0
+
+    def measure(
+        self, snapshot: Snapshot, left_out: Flags | None = None
+    ) -> CalibrationHealth | None:
         """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before
         it is solved.
 
-        `check` does so if this was not called. Returns the state of the calibration but for the
-        order of the masks.
+        ``left_out``, (H, W): pixels that say nothing. `check` measures if this was not called.
+        Returns the state of the calibration but for the order of the masks.
         """
         if snapshot.id not in self._measured:
-            self._measured[snapshot.id] = self._assess(snapshot)
+            self._measured[snapshot.id] = self._assess(snapshot, left_out)
             if len(self._measured) > LEARNING_SNAPSHOTS:
                 del self._measured[next(iter(self._measured))]
         return self._measured[snapshot.id]
 
-    def _assess(self, snapshot: Snapshot) -> CalibrationHealth | None:
+    def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth | None:
         if self._until_assessment > 0:
             self._until_assessment -= 1
             return None
         y = self._calibration.measurement(snapshot.counts)
         valid = np.isfinite(y)
+        if left_out is not None:
+            valid &= ~left_out
         if self._calibration.saturation_dn is not None:
             valid &= snapshot.counts < self._calibration.saturation_dn
         if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
             valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
-        fit = self._fit(y, valid) if self._fitter is not None else None
+        fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
         if self._fitter is not None and fit is not None and trusted:
             self._follow(fit)
@@ -206,7 +224,7 @@ class CalibrationMonitor:
             shift_y_px=shift[1],
             shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
             match=fit.match if fit is not None else None,
-            contrast=fit.contrast if fit is not None and trusted else None,
+            contrast=None if fit is None or not trusted else _certain_contrast(fit),
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=self._brightness(y, valid),
@@ -242,6 +260,16 @@ class CalibrationMonitor:
             return at_rest
         self._correct_masks(NO_CORRECTION)
         return new_fit
+
+    def _evident(self, y: F32, valid: Flags, fit: MaskFit) -> MaskFit:
+        """Return a fit, with masks at rest if only the pixels of the fit show a displacement."""
+        assert self._fitter is not None
+        displaced = self._displacement is not None and not self._displacement.is_none
+        if displaced or fit.gain < _LEAST_GAIN:
+            return fit
+        if self._fitter.gain_elsewhere(y, valid, fit.displacement) >= _LEAST_GAIN:
+            return fit
+        return replace(fit, displacement=NO_DISPLACEMENT, gain=0.0)
 
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
@@ -383,6 +411,10 @@ class CalibrationMonitor:
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
+
+
+def _certain_contrast(fit: MaskFit) -> float | None:
+    return fit.contrast if fit.contrast_sd <= _MAX_SD_CONTRAST else None
 
 
 def _continues(snapshot: Snapshot, before: SnapshotId | None) -> bool:

@@ -196,7 +196,7 @@ class _Checks:
             return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
         if health.brightness is None or health.brightness < DARK:
             return "not compared: the snapshots are saturated or dark"
-        defects, _ = inspect(self._snapshots[-1].counts, calibration)
+        defects = inspect(self._snapshots[-1].counts, calibration)
         faults = {one.name: one.text_for_rig for one in defects} | findings(
             health, self._rig.calibration.warn_shift_px
         )
