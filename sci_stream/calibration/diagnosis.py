@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -62,7 +62,9 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"{health.first_mask}, not in the "
             "calibrated one: the frames of each snapshot are in the wrong order"
         )
-    if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
+    # A gamma or a black level changes the contrast, too: one cause has one name.
+    explained = OF_RIGHT_MASKS & faults.keys()
+    if not explained and health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
             f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, "
             "or another black level"
