@@ -133,8 +133,12 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     write_text(file, "rig_toml", info.rig_toml)
     if layout.parent is not None:
         write_text(file, "parent", json.dumps(layout.parent, indent=1, sort_keys=True))
+    # With content, so that it has its place in the file: a full disk has no room for it later.
     file.create_dataset(
-        "ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,)
+        "ledger",
+        data=ledger_document({"clean": False}),
+        chunks=(LEDGER_BYTES,),
+        maxshape=(LEDGER_BYTES,),
     )
     for name, dtype in layout.frames.items():
         shape = frame_shape(name, info)

@@ -49,7 +49,9 @@ from sci_stream.recording.layout import (
     RECORDING_FORMAT,
     RECORDING_VERSION,
     Compression,
+    LedgerDocument,
     frame_shape,
+    ledger_document,
     read_info,
     scale_of,
 )
@@ -158,6 +160,21 @@ class Recording(AbstractContextManager["Recording"]):
             raise
         return file
 
+    def replace_ledger(self, document: LedgerDocument) -> None:
+        """Replace the stored ledger of a closed file in place, keeping the notes.
+
+        A plain write of bytes that the file has already: it needs no space, and a kill leaves the
+        rest of the file as it is.
+
+        Raises OSError if it fails.
+        """
+        with self._file() as file:
+            chunk = file["ledger"].id.get_chunk_info_by_coord((0,))
+        with self.path.open("r+b") as plain:
+            plain.seek(chunk.byte_offset)
+            plain.write(ledger_document(document, self.notes).tobytes())
+        self.refresh()
+
     def _suspend(self) -> None:
         """Close the file until its next use."""
         global _open  # noqa: PLW0603 - as above
@@ -230,6 +247,11 @@ class Recording(AbstractContextManager["Recording"]):
         """
         name = self._ledger.get("continued")
         return name if isinstance(name, str) else None
+
+    @property
+    def closed_early(self) -> bool:
+        """Whether the file was closed in order, but before it had a final ledger or a successor."""
+        return not self.finished and not self._writing
 
     @property
     def finished(self) -> bool:

@@ -51,6 +51,7 @@ from sci_stream.recording.segments import (
     free_bytes,
     new_segment,
     require_space,
+    segment_numbers,
     segment_path,
 )
 
@@ -114,14 +115,18 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         self._create(0, first_seq)
 
     def _create(self, segment: int, first_seq: int | None = None) -> None:
-        """Create the segment of this number, or the first after it whose file does not exist, and
-        open it.
+        """Create the segment of this number, or the next after all that exist, and open it.
+
+        A number that a deleted file had stays free, or later segments would not be read.
         """
         self.bytes_written = 0
         self.rows_written = 0
         self._failure: str | None = None
         self._closed = False
-        for number in range(segment, MAX_SEGMENTS):
+        taken = [number for number in segment_numbers(self._first_path) if number >= segment]
+        for number in taken:
+            self._written.add_segment(segment_path(self._first_path, number), self.info.series)
+        for number in range(taken[-1] + 1 if taken else segment, MAX_SEGMENTS):
             self.path, self.segment = segment_path(self._first_path, number), number
             try:
                 # Late results may belong to snapshots whose raw counts are in an earlier segment,
