@@ -17,13 +17,11 @@ from pathlib import Path
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.errors import FileFormatError, InputError, StorageError
+from sci_stream.errors import InputError, StorageError
 from sci_stream.recording.layout import LedgerDocument
-from sci_stream.recording.reader import Recording
+from sci_stream.recording.reader import DAMAGE, Recording
 
 _LOG = logging.getLogger(__name__)
-DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
-"""Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
 MAX_SEGMENTS = 100_000
 # Free space reserved for HDF5 to write its indices on closing.

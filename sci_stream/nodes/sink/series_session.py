@@ -160,7 +160,7 @@ class SeriesSession:
         recording.
 
         Parameters are those of the session. The ``first`` series of a run is refused if it cannot
-        be recorded: somebody is there to see it. A later one begins all the same, and its recording
+        be recorded: someone is there to see it. A later one begins all the same, and its recording
         once the disk works.
 
         Raises `StorageError` if the recording of the first series cannot be started.
