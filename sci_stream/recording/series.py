@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.delivery.trigger_ring import Event
+from sci_stream.delivery.trigger_ring import Event, ring_time
 from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sci_stream.imaging.tone import ToneSettings
 
 _EVENTS = TypeAdapter(list[Event])
+_STEPS = TypeAdapter(list[tuple[int, int]])
 _Part = tuple[int | slice, ...]
 _Read = Callable[[int, _Part], Array]
 
@@ -224,10 +225,14 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
             known = ", ".join(str(event.number) for event in self.events) or "none"
             raise InputError(f"{self.path} has no event {number}", expected=f"one of {known}")
         host_ns = self.rows["host_time_ns"]
+        try:
+            steps = _STEPS.validate_python(self.notes.get("clock_steps", []))
+        except ValueError as error:
+            raise FileFormatError(f"The times in {self.path} are damaged", got=error) from None
         return [
             seq
             for seq in self.raw.seqs.tolist()
-            if event.covers(int(host_ns[seq - self.first_seq]))
+            if event.covers(ring_time(steps, seq, int(host_ns[seq - self.first_seq])))
         ]
 
     @property

@@ -332,8 +332,10 @@ class SeriesSession:
         """
         if self._triggered is None:
             raise InputError("Everything is recorded", expected='[record] mode = "triggered"')
-        # The acquire node's clock has stamped the snapshots.
-        now_ns = unix_ns() - (self._callbacks.clock_of("acquire") or 0)
+        # The acquire node's clock has stamped the snapshots. While it is unknown, as after a
+        # restart, the newest snapshot has its time.
+        ahead_ns = self._callbacks.clock_of("acquire")
+        now_ns = 0 if ahead_ns is None else unix_ns() - ahead_ns
         event = self._triggered.ring.trigger(now_ns, "kept", who)
         self._note_event(event)
         self._write_decided(self._triggered)
@@ -628,6 +630,7 @@ class SeriesSession:
                 dataclasses.asdict(event)
                 for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
             ]
+            notes["clock_steps"] = [list(step) for step in self._triggered.ring.state.steps]
         if not self.recorder.is_full:
             self.recorder.submit(LedgerNote(self.ledger.counts(), notes, self.ledger.settled_below))
 
