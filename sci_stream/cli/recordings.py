@@ -23,7 +23,7 @@ from sci_stream.cli.common import (
     progress_bar,
     start_logging,
 )
-from sci_stream.errors import InputError
+from sci_stream.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from sci_stream.tools.replay.jobs import JobResult
@@ -49,18 +49,42 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON fo
 
 
 @app.command()
-def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
-    """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration."""
-    from sci_stream.cli.recording_tables import describe
-    from sci_stream.recording.inspection import inspect_recording
+def inspect(
+    file: RecordingPath,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every frame, and list the damaged ones.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration.
 
+    The exit status is 2 if it is damaged.
+    """
+    from sci_stream.cli.recording_tables import describe
+    from sci_stream.recording.inspection import inspect_recording, verify_segment
+    from sci_stream.recording.segments import existing_segments
+
+    damage = []
+    for segment in existing_segments(file) if verify else ():
+        with progress_bar(f"verify {segment.name}") as report:
+            damage += verify_segment(segment, report)
+    for problem in damage:
+        echo(problem)
     recording = inspect_recording(file)
+    if verify:
+        recording.add_damage(damage)
     if as_json:
         print_json(recording.figures)
-        return
-    console = new_console()
-    for name, value in describe(recording):
-        console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+    else:
+        console = new_console()
+        for name, value in describe(recording):
+            console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+    if known := recording.figures["damage"]:
+        raise FileFormatError(
+            f"{file} is damaged",
+            got=f"{len(known)} faults",
+            hint="What can be read is undamaged. Take the rest from another copy.",
+        )
 
 
 @app.command()

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import h5py
 import numpy as np
+from isal import isal_zlib
 
 from sci_stream.errors import FileFormatError, require_optional
 from sci_stream.file_guard import (
@@ -82,7 +83,8 @@ def _open(path: Path, what: str) -> h5py.File:
         # wrong: HDF5 takes damage for a write in progress, waits and reads again.
         if not _is_unfinished(path):
             return h5py.File(path, "r")
-        return h5py.File(path, "r", swmr=True, driver=_FEW_ATTEMPTS)
+        attempts = _READ_ATTEMPTS if is_open_for_writing(path) else 1
+        return h5py.File(path, "r", swmr=True, driver=_FEW_ATTEMPTS, attempts=attempts)
     except Exception as error:  # h5py's error depends on the damaged place
         raise FileFormatError(
             f"{path} cannot be opened as a {what}",
@@ -92,11 +94,11 @@ def _open(path: Path, what: str) -> h5py.File:
         ) from error
 
 
-def _use_few_attempts(access: Any) -> None:
+def _use_few_attempts(access: Any, attempts: int) -> None:
     """Set up file access as by default, with fewer attempts to read metadata; called by h5py."""
     access.set_fapl_sec2()
     if (limit_attempts := _limit_attempts()) is not None:
-        limit_attempts(access.id, _READ_ATTEMPTS)
+        limit_attempts(access.id, attempts)
 
 
 @functools.cache
@@ -205,6 +207,11 @@ def _require_filters(node: h5py.Dataset) -> None:
         require_optional(
             "hdf5plugin", "compression", f"Reading the compressed dataset {place(node)}"
         )
+
+
+def missing_bytes(path: Path) -> int:
+    """Return how many bytes a file lacks at its end, as its superblock counts them."""
+    return _superblock(path)[1]
 
 
 def is_open_for_writing(path: Path) -> bool:
@@ -345,7 +352,10 @@ def write_text(group: h5py.Group, name: str, text: str) -> None:
     """
     data = text.encode()
     # Fixed length: SWMR does not support variable-length data.
-    group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
+    kind = h5py.string_dtype("utf-8", max(1, len(data)))
+    node = group.create_dataset(name, data=data, dtype=kind)
+    # HDF5 itself sums metadata, which attributes are, and no data.
+    node.attrs["crc32"] = isal_zlib.crc32(data)
 
 
 def read_text(group: h5py.Group, name: str) -> str:
@@ -365,4 +375,8 @@ def read_text(group: h5py.Group, name: str) -> str:
     with reading(place(node), "text"):
         require_memory(node.dtype.itemsize, place(node))
         raw = node[()]
-        return raw.decode() if isinstance(raw, bytes) else str(raw)
+        data = raw if isinstance(raw, bytes) else str(raw).encode()
+        stored = node.attrs.get("crc32")  # files of earlier versions have none
+        if stored is not None and stored != isal_zlib.crc32(data):
+            raise FileFormatError(f"{place(node)} is damaged", got="another checksum")
+        return data.decode()

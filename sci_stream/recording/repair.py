@@ -18,7 +18,7 @@ from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.file_guard import complete_output
 from sci_stream.model import Array
-from sci_stream.recording.columns import OUTCOME_CODES, columns_of
+from sci_stream.recording.columns import OUTCOME_CODES, columns_of, write_rows
 from sci_stream.recording.hdf5 import LIBVER, open_for_reading
 from sci_stream.recording.inspection import outcomes
 from sci_stream.recording.layout import (
@@ -66,7 +66,14 @@ def repair_recording(
     written.
     """
     with Recording(path) as old:
-        if old.finished:
+        if old.closed and old.damage:
+            raise FileFormatError(
+                f"{path} was closed properly, but is damaged",
+                got="; ".join(old.damage),
+                hint="sci-stream inspect --verify lists what is lost; sci-stream export copies the "
+                "rest.",
+            )
+        if old.closed:
             return None
     _require_unused(path)
     original = path.with_name(f"{path.name}.crashed")
@@ -83,10 +90,7 @@ def repair_recording(
             frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
             layout = Layout(old.first_seq, frames, old.compression, old.parent)
             create_recording(out, old.info, old.calibration, layout)
-            for name, node in out["rows"].items():
-                node.resize(used, 0)
-                if name in columns:  # a damaged file may lack a column
-                    node[:] = columns[name]
+            write_rows(out, columns)
             _copy_frames(out, source, columns["state"], used, progress)
             document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
             if old.continued is None:

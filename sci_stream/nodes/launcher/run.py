@@ -15,7 +15,13 @@ from rich.markup import escape
 
 from sci_stream.config import Rig, load_rig
 from sci_stream.delivery.ledger import LedgerCounts, outcomes_in_words
-from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
+from sci_stream.errors import (
+    ConfigError,
+    EnvironmentFault,
+    FileFormatError,
+    LedgerError,
+    StorageError,
+)
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
@@ -67,19 +73,20 @@ def run_rig(
         if not account.exists():
             return status
         try:
-            lines, closed = complete_summary(account, supervisor.restarts)
+            lines, result = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
             report(f"cannot complete the summary {account}: {error}")
             return status or EnvironmentFault.exit_status
         for words in lines:
             report(words)
-    return status or (0 if closed else LedgerError.exit_status)
+    return status or result
 
 
-def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
+def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
     """Add the number of restarts to a sink's summary.
 
-    Return the result of the run in a few lines, and whether the ledgers of all its series close.
+    Return the result of the run in a few lines, and its exit status: whether the ledgers of all its
+    series close, and their recordings are complete. A sink that was restarted knows the last only.
 
     Raises `FileFormatError` if the file is not a summary; OSError if it cannot be written.
     """
@@ -87,10 +94,15 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
         result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))
         result["restarts"] = restarts
         lines = list(result_lines(result))
-        closed = all(series["ledger"]["closed"] for series in (*result["earlier"], result))
+        every = (*result["earlier"], result)
+        status = 0
+        if any(series["recording"].get("incomplete") for series in every):
+            status = StorageError.exit_status
+        if not all(series["ledger"]["closed"] for series in every):
+            status = LedgerError.exit_status
         text = json.dumps(result, indent=2) + "\n"
     path.write_text(text)
-    return lines, closed
+    return lines, status
 
 
 def _writable(summary: Path) -> Path:
@@ -112,6 +124,7 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     ledger = summary["ledger"]
     for earlier in summary["earlier"]:
         yield f"series {earlier['series']}: {_account(earlier['ledger'])}"
+        yield from _incomplete(earlier["recording"])
     yield _account(ledger)
     figures = []
     if summary["psnr_db"]:
@@ -132,8 +145,12 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     recording = summary["recording"]
     if recording.get("file"):
         yield f"recording: {recording['file']}"
-    if recording.get("unreadable"):
-        yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
+    yield from _incomplete(recording)
+
+
+def _incomplete(recording: Mapping[str, Any]) -> Iterator[str]:
+    if recording.get("incomplete"):
+        yield f"THE RECORDING IS NOT COMPLETE: {recording['incomplete']}"
 
 
 def _account(ledger: LedgerCounts) -> str:
