@@ -215,7 +215,7 @@ def calibration_import(
         bayer=None if bayer.lower() == "none" else BayerPhase(bayer.upper()),
         camera_serial=serial,
     )
-    calibration = import_masks(source, options)
+    calibration = import_masks(source, options, lambda text: echo(f"note: {text}"))
     save_calibration(output, calibration, overwrite=force)
     _finish(output, calibration, None, assess(calibration), report)
 

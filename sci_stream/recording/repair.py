@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.file_guard import complete_output
+from sci_stream.file_guard import complete_output, lock
 from sci_stream.model import Array
 from sci_stream.recording.columns import OUTCOME_CODES, columns_of, write_rows
-from sci_stream.recording.hdf5 import LIBVER, open_for_reading
+from sci_stream.recording.hdf5 import LIBVER, open_file, open_for_reading
 from sci_stream.recording.inspection import outcomes
 from sci_stream.recording.layout import (
     FRAME_FLAGS,
@@ -85,7 +85,7 @@ def repair_recording(
         require_space(partial, path.stat().st_size)
         with (
             open_for_reading(path, "recording") as source,
-            h5py.File(partial, "w", libver=LIBVER) as out,
+            open_file(partial, "w", libver=LIBVER) as out,
         ):
             frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
             layout = Layout(old.first_seq, frames, old.compression, old.parent)
@@ -109,7 +109,9 @@ def _require_unused(path: Path) -> None:
     """Raise unless no program has the file open: its writer holds a lock, and so do readers."""
     try:
         with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            has_locks = lock(file.fileno())
+        if not has_locks:
+            raise OSError(errno.ENOLCK, "the disk has no file locks, by which a writer shows")
     except OSError as error:
         raise StorageError(
             f"{path} cannot be repaired while it may be in use",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.file_guard import lock
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import write_calibration
@@ -31,7 +31,7 @@ from sci_stream.recording.columns import (
     create_columns,
     reconstruction_cells,
 )
-from sci_stream.recording.hdf5 import LIBVER, build_image
+from sci_stream.recording.hdf5 import LIBVER, build_image, open_file
 from sci_stream.recording.layout import (
     ERROR_STEP,
     FRAME_FLAGS,
@@ -171,7 +171,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
         )
         with self._guard("started"):
-            self._file = h5py.File(hidden, "r+", libver=LIBVER)
+            self._file = open_file(hidden, "r+", libver=LIBVER)
             self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
@@ -180,8 +180,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._file.swmr_mode = True
         # HDF5 has released its own lock. Readers share this one, and a killed process has none:
         # `repair` looks for it.
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file.id.get_vfd_handle(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(OSError):
+            lock(self._file.id.get_vfd_handle(), shared=True)
         return self._file
 
     @contextmanager

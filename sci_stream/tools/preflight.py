@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -23,18 +22,22 @@ from sci_stream.errors import (
     CalibrationError,
     ConfigError,
     DeviceError,
+    FileFormatError,
     SciStreamError,
     StorageError,
     missing_library,
 )
 from sci_stream.field_types import MAX_CHUNKS
+from sci_stream.file_guard import in_words
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, memory_folder, private_folder
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import load_calibration
+from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.layout import Compression
 from sci_stream.recording.segments import free_bytes
 from sci_stream.reports import CalibrationHealth
@@ -113,6 +116,7 @@ class _Checks:
             "speed": self._check_speed,
             "encryption": self._check_encryption,
             "addresses": self._check_addresses,
+            "runtime": self._check_runtime_folder,
             "recording": self._check_recording,
         }
         for what, check in checks.items():
@@ -345,6 +349,19 @@ class _Checks:
             preview.close()
         return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
 
+    def _check_runtime_folder(self) -> str:
+        place = private_folder(memory_folder())
+        try:
+            with RunFolder(place) as folder:
+                (folder.path / "probe").write_bytes(b"probe")
+        except OSError as error:
+            raise StorageError(
+                f"Cannot use the folder {place} for the files of a run",
+                got=error.strerror,
+                hint="Make it writable for this user, or name another in TMPDIR.",
+            ) from None
+        return str(place)
+
     def _check_recording(self) -> str:
         rig, capabilities = self._rig, self._capabilities
         if not rig.record.enabled:
@@ -352,12 +369,10 @@ class _Checks:
         folder = rig.record.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # os.access() is wrong on network file systems and for root; writing is not.
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
+            has_locks = require_recording_disk(folder)
+        except (OSError, FileFormatError) as error:
             raise StorageError(
-                f"Cannot write to the [record] folder {folder}", got=error.strerror
+                f"Cannot record in the [record] folder {folder}", got=in_words(error)
             ) from None
         free_mib = free_bytes(folder / "x") >> 20
         if free_mib < rig.record.min_free_mib:
@@ -368,6 +383,8 @@ class _Checks:
             )
         Compression(rig.record.compression).filters()
         words = f"{folder}, {free_mib / 1024:.1f} GiB free"
+        if not has_locks:
+            words += ", without file locks: `repair` needs a copy on another disk"
         if capabilities is None or not capabilities.frame_period_ns or self._calibration is None:
             return words
         pixels = capabilities.height_px * capabilities.width_px

@@ -12,7 +12,6 @@ corruption.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import heapq
 import logging
 import mmap
@@ -30,6 +29,7 @@ import numpy as np
 from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError, WireError
+from sci_stream.file_guard import lock
 from sci_stream.model import Array, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
@@ -475,7 +475,7 @@ def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
         number = open_own(file, flags)
         try:
             # The lock goes with the descriptor: it is released even if the process is killed.
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(number)
             yield number
         except BaseException:
             os.close(number)

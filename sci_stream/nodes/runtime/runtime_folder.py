@@ -5,7 +5,6 @@ write to.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.file_guard import lock
 
 MEMORY = Path("/dev/shm")
 """The memory file system of this machine, if it has one."""
@@ -108,7 +108,7 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         self.path = Path(tempfile.mkdtemp(prefix=_RUN, dir=place))
         new = self.path / f"{_LOCK}.new"
         self._number = open_own(new, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(self._number)
         new.rename(
             self.path / _LOCK
         )  # now: a run that starts meanwhile would find it unlocked and delete the folder
@@ -143,8 +143,8 @@ def folders_left_behind(place: Path) -> Iterator[Path]:
         except OSError:
             continue  # of another user, or it has just been made
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
+            if lock(number):
+                yield folder
         except BlockingIOError:
             continue
         finally:
