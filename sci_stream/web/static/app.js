@@ -1,7 +1,6 @@
 // The live page: connects its modules.
 
 import { put, state } from "./page.js";
-import { applyWords, t } from "./words.js";
 import { probe, wanted } from "./decode.js";
 import { connect, fetchHistory } from "./link.js";
 import * as player from "./player.js";
@@ -88,13 +87,12 @@ async function changed(connected) {
   judge();
   if (connected) {
     timeline.restart();
-    put("encoding", t("encoding", { codec: wanted() === "h264" ? "H.264" : "JPEG" }));
+    put("encoding", `This browser is sent ${wanted() === "h264" ? "H.264" : "JPEG"}.`);
     remember(await fetchHistory().catch(() => []));
     drawStrip();
   }
 }
 
-applyWords();
 layout.start();
 player.start({
   onShow: showPicture,

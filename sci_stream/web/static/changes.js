@@ -2,12 +2,11 @@
 
 import { el, make, state, toast } from "./page.js";
 import { clock } from "./format.js";
-import { t } from "./words.js";
 
 const DEMO = "the demo";  // paces its camera: no news for anybody
 let newest = null;  // time of the newest change that was shown, ns
 
-const text = ({ text: what, who }) => t("change_by", { what, who });
+const text = ({ text: what, who }) => `${what}, by ${who}`;
 
 export function showChanges() {
   const changes = state.status.changes ?? [];

@@ -6,7 +6,6 @@ import { colour, surface } from "./charts.js";
 import { get } from "./link.js";
 import { duration, fixed, known } from "./format.js";
 import { pixelAt, place } from "./view.js";
-import { t } from "./words.js";
 
 const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
 const LEFT = 46, LINE = 14;  // room for labels: beside the cut and its trace, which share their time; of a line of text
@@ -34,7 +33,7 @@ export function toggleCut() {
 export function setLining(on) {
   document.body.classList.toggle("lining", on);
   el("cut-line").setAttribute("aria-pressed", String(on));
-  if (on) toast(t("draw_line"));
+  if (on) toast("Draw a line on the video");
 }
 
 // --- values
@@ -86,7 +85,7 @@ function frameMs() {
 function draw() {
   const shown = surface(el("cut-picture")), ms = frameMs();
   const recent = frames.slice(-Math.max(1, Math.floor((shown.width - LEFT) / 2)));
-  put("cut-is", frames.length ? t("cut_is", { n: frames.length, ms: fixed(ms, ms < 10 ? 2 : 0) }) : t(line ? "no_video_yet" : "draw_line"));
+  put("cut-is", frames.length ? `${frames.length} frames, ${fixed(ms, ms < 10 ? 2 : 0)} ms each` : line ? "no video has arrived yet" : "Draw a line on the video");
   drawCut(shown, recent);
   drawProfile(recent.at(-1));
   drawTrace(recent, ms);
@@ -152,9 +151,9 @@ function drawTrace(recent, ms) {
   label(context, fixed(high, 3), LEFT - 5, 11, "right");
   label(context, fixed(low, 3), LEFT - 5, height - LINE - 3, "right");
   const last = amplitudes ? (amplitudes.length - 1) * hz : NaN;
-  label(context, amplitudes ? "0 Hz" : t("ago", { time: duration(recent.length * ms) }), LEFT, height - 3);
-  label(context, amplitudes ? `${fixed(last, 1)} Hz` : t("right_now"), width - 3, height - 3, "right");
-  if (amplitudes) put("cut-is", t("spectrum_is", { hz: fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2), most: fixed(last, 1) }));
+  label(context, amplitudes ? "0 Hz" : `−${duration(recent.length * ms)}`, LEFT, height - 3);
+  label(context, amplitudes ? `${fixed(last, 1)} Hz` : "now", width - 3, height - 3, "right");
+  if (amplitudes) put("cut-is", `strongest at ${fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2)} Hz, up to ${fixed(last, 1)} Hz`);
 }
 
 // Amplitudes of the last frames' means by frequency, without the mean itself; hz is the step between two.

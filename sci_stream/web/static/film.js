@@ -2,7 +2,6 @@
 
 import { el, make } from "./page.js";
 import { seek, shownFrames } from "./player.js";
-import { t } from "./words.js";
 
 const HEIGHT_PX = 56, LEAST_PX = 36, EDGES_PX = 7;  // those of a frame and the gap after it
 
@@ -28,7 +27,7 @@ export function show() {
 
 function frame(i) {
   const button = make("button", { type: "button" }, make("canvas"));
-  button.setAttribute("aria-label", t("frame_n", { n: i * step + 1, of: shownFrames().length }));
+  button.setAttribute("aria-label", `frame ${i * step + 1} of ${shownFrames().length}`);
   button.addEventListener("click", () => seek(i * step));
   return button;
 }

@@ -1,7 +1,6 @@
-// Layout: two pictures side by side or stacked, folding panels, colours, language.
+// Layout: two pictures side by side or stacked, folding panels, colours.
 
 import { el, state } from "./page.js";
-import { language, setLanguage, WORDS } from "./words.js";
 
 const GAP_PX = 10, CAPTION_PX = 26, REST_MS = 3000;
 const DESK = matchMedia("(min-width: 1181px) and (min-height: 640px)");
@@ -103,9 +102,6 @@ export function start() {
   foldable();
   setTheme(localStorage.getItem("theme") ?? "");
   el("theme").addEventListener("change", () => setTheme(el("theme").value));
-  el("language").append(...Object.entries(WORDS).map(([code, words]) => new Option(words.language, code)));
-  el("language").value = language;
-  el("language").addEventListener("change", () => setLanguage(el("language").value));
   if (localStorage.getItem("night")) toggleNight();
   el("night").addEventListener("click", toggleNight);
   el("panels").addEventListener("click", togglePanels);
