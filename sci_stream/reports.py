@@ -231,7 +231,7 @@ class SolveReport:
         NonNegative,
         float_column("residual", "relative residual of the estimate", required=True),
         Inspected(SPREAD),
-        PageText("residual"),
+        PageText("unexplained", "%"),
     ]
     saturated_fraction: Annotated[
         Fraction,
@@ -246,7 +246,7 @@ class SolveReport:
         float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
         Inspected(SPREAD, "noise", "{median:.2%} of the measurement"),
         Metric("measurement_noise", _NOISE_HELP, "part", "all"),
-        PageText("noise"),
+        PageText("noise", "%"),
     ] = None
     mismatch: Annotated[
         Measured,
@@ -255,7 +255,7 @@ class SolveReport:
         ),
         Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
         Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
-        PageText("mask errors"),
+        PageText("mask errors", "%"),
     ] = None
     psnr_db: Annotated[
         Measured,

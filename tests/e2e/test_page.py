@@ -247,7 +247,9 @@ def advance(preview: WebPreview, viewer: Viewer, acquired: int, ms: int, nodes: 
     ledger = {"acquired": acquired, "in_flight": 1}
     preview.set_status({"series": "run-1", "state": "running", "nodes": nodes, "ledger": ledger})
     if ms:
-        acquired_is = f"document.querySelector('#ledger td:last-child').textContent === '{acquired}'"
+        acquired_is = (
+            f"document.querySelector('#ledger td:last-child').textContent === '{acquired}'"
+        )
         viewer.until(acquired_is)
         viewer.page.clock.run_for(ms)
 

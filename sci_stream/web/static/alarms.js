@@ -38,7 +38,7 @@ export function follow() {
   const alarms = state.status.alarms ?? [];
   const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => (b.level === "bad") - (a.level === "bad"));
   list("alerts", urgent);
-  list("alarms", alarms);
+  list("alarms", alarms.filter((alarm) => !urgent.includes(alarm)));
   const open = alarms.filter((alarm) => !alarm.acknowledged_by).length;
   tag("alarms-open", open ? `${open} to acknowledge` : "none", urgent.some(({ level }) => level === "bad") ? "bad" : open ? "warn" : "");
 }

@@ -92,8 +92,11 @@ export function toggleNight() {
   localStorage.setItem("night", night ? "1" : "");
 }
 
+const systemIsLight = matchMedia("(prefers-color-scheme: light)");
+
+// Light, dark, or, while it is empty, that of the system.
 function setTheme(theme) {
-  root.classList.toggle("light", theme === "light");
+  root.classList.toggle("light", theme === "light" || (!theme && systemIsLight.matches));
   localStorage.setItem("theme", theme);
   el("theme").value = theme;
 }
@@ -102,6 +105,7 @@ export function start() {
   foldable();
   setTheme(localStorage.getItem("theme") ?? "");
   el("theme").addEventListener("change", () => setTheme(el("theme").value));
+  systemIsLight.addEventListener("change", () => setTheme(el("theme").value));
   if (localStorage.getItem("night")) toggleNight();
   el("night").addEventListener("click", toggleNight);
   el("panels").addEventListener("click", togglePanels);

@@ -132,9 +132,10 @@ export function clearCoded() {
 function captions({ header, frames }) {
   const { n_frames: n, width_px: width, height_px: height, bayer, counts } = header;
   const given = video.canvas.width >= width && player.exact ? ", full resolution" : frames[0].width < width ? `, reduced to ${frames[0].width}×${frames[0].height}: pause and zoom for full resolution` : "";
-  put("video-size", `${n} frames, ${width}×${height}` + given);
+  put("gain-to", `→ ${n} frames`);
+  put("video-size", `${width}×${height}` + given);
   const of = player.coded && !codedIsOf(header) ? `, of #${count(player.coded.seq)}` : "";
-  put("coded-size", player.coded ? `one exposure, ${width}×${height}${bayer ? `, ${bayer}` : ""}` + of : counts ? "not kept with this snapshot" : "not sent with the video");
+  put("coded-size", player.coded ? `${width}×${height}${bayer ? `, ${bayer}` : ""}` + of : counts ? "not kept with this snapshot" : "not sent with the video");
 }
 
 function fit(canvas, width, height) {

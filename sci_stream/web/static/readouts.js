@@ -1,8 +1,12 @@
 // The values of the picture on the screen and of the instrument.
 
 import { el, make, put, showRows, state, tag } from "./page.js";
-import { bytes, count, duration, fixed, known, percent, rate, snapshots, stateWords, words } from "./format.js";
+import { bytes, clock, count, duration, fixed, known, percent, rate, snapshots, stateWords, total, words } from "./format.js";
+import { hostNowMs } from "./verdict.js";
 import { calibration as health, listed, shown, solve, title } from "./quantities.js";
+
+const PSNR = "Peak signal-to-noise ratio against the true video, which a simulated camera knows; at 30 dB errors are 3 % of full scale";
+const UNEXPLAINED = "Part of the coded snapshot that the video does not explain, ‖y − Φv‖/‖y‖; much more than the noise means wrong masks";
 
 export function showHeader(header) {
   put("iterations", shown("iterations", header.iterations));
@@ -13,7 +17,7 @@ export function showHeader(header) {
   put("quality-name", title(quality));
   put("psnr", shown(quality, header[quality]));
   put("residual", listed(solve.filter(({ key }) => key === beside), header).join(""));
-  el("residual").title = ["‖y − Φv‖/‖y‖ of the video", ...listed(solve, header)].join("; ");
+  el("quality").title = [known(header.psnr_db) ? PSNR : UNEXPLAINED, ...listed(solve, header)].join("; ");
   const figures = Object.entries(header.chunks ?? {});
   el("analyses").hidden = !figures.length && !header.drawn;
   const unit = (name) => state.status.units?.[name] ?? "";
@@ -31,7 +35,7 @@ export function showStatus() {
   put("rig", [rig, policy].filter(Boolean).join(" · ") || "–");
   document.title = `${recording?.state === "recording" ? "● " : ""}${series ? `${series} · ` : ""}sci_stream`;
   put("rate-in", rate(rates.acquired_per_s));
-  put("fps", rate(rates.video_fps));
+  showGain(rates);
   put("total", duration(recentMs));
   put("queue", count(ledger.in_flight));
   showShift(state.status.calibration);
@@ -43,6 +47,17 @@ export function showStatus() {
     cells: [words(stage), milliseconds(t?.p50), milliseconds(t?.p99)],
   })), "no snapshot yet");
 }
+
+// What the masks gain: B frames for each exposure, and on a rig the time that a frame spans.
+function showGain({ reconstructed_per_s: perSecond, video_fps: fps }) {
+  const { n_frames: n, chunks, preview } = state.status;
+  put("fps", rate(fps));
+  put("gain", n && known(perSecond) ? `frames/s = ${rate(perSecond)} exposures/s × ${n}` : "frames/s");
+  const exposureUs = chunks?.ExposureTime ?? preview?.exposure_us;
+  put("frame-time", n && known(exposureUs) ? `frame time ${microseconds(exposureUs / n)}` : "");
+}
+
+const microseconds = (us) => (us < 1000 ? `${+us.toPrecision(3)} µs` : `${+(us / 1000).toPrecision(3)} ms`);
 
 const milliseconds = (value) => (value >= 1000 ? count(value) : fixed(value, 1));
 
@@ -58,31 +73,54 @@ function showShift(calibration) {
   const shares = (calibration?.frame_times ?? []).map(([, duration], _, all) => duration * all.length);
   const lengths = shares.length ? { least: Math.min(...shares).toFixed(2), most: Math.max(...shares).toFixed(2) } : null;
   put("corrected", [verdict + sd, lengths && `B × ${lengths.least}–${lengths.most}`].filter(Boolean).join(", "));
-  el("corrected").title = ["Estimated shift of the masks since the calibration", single, lengths && `frames ${lengths.least} to ${lengths.most} times as long as in the mean`, ...listed(health, calibration)].filter(Boolean).join("; ");
+  el("shift-cell").title = ["Estimated shift of the masks since the calibration", single, lengths && `frames ${lengths.least} to ${lengths.most} times as long as in the mean`, ...listed(health, calibration)].filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
+}
+
+const RECENT_MS = 60_000;  // a loss is news for so long
+
+// The time of the last loss, and whether it is recent.
+function lastLoss() {
+  const alarm = (state.status.alarms ?? []).find(({ key, cleared_ns: over }) => key.startsWith("dropped") && over === null);
+  if (!alarm) return { text: "", recent: true };
+  return { text: `, last ${clock(alarm.grew_ns)}`, recent: hostNowMs() - alarm.grew_ns / 1e6 < RECENT_MS };
 }
 
 function showLedger(ledger) {
   const dropped = Object.entries(ledger.dropped ?? {}).filter(([, n]) => n > 0);
-  const entries = [{ cells: ["acquired", count(ledger.acquired)], kind: "total" }];
-  entries.push({ cells: ["reconstructed", count(ledger.reconstructed)] }, { cells: ["raw only", count(ledger.raw_only)] });
-  if (ledger.not_kept) entries.push({ cells: ["not kept", count(ledger.not_kept)] });
-  for (const [reason, n] of dropped) entries.push({ cells: [`dropped: ${words(reason)}`, count(n)], kind: "loss" });
-  if (!dropped.length) entries.push({ cells: ["dropped", known(ledger.acquired) ? "0" : "–"] });
-  entries.push({ cells: ["in flight", count(ledger.in_flight)] });
-  if (ledger.camera_missed) entries.push({ cells: ["missed by the camera", count(ledger.camera_missed)], kind: "loss" });
-  if (ledger.redelivered) entries.push({ cells: ["redelivered", count(ledger.redelivered)] });
-  if (ledger.duplicates) entries.push({ cells: ["duplicates discarded", count(ledger.duplicates)] });
+  const entries = [];
+  const row = (name, n, title, kind = "") => entries.push({ cells: [name, count(n)], title, kind });
+  row("acquired", ledger.acquired, "Snapshots that the camera delivered in this series", "total");
+  row("reconstructed", ledger.reconstructed, "Solved: each has its video");
+  row("recorded, not solved", ledger.raw_only, "Recorded raw only: a replay solves them later");
+  if (ledger.not_kept) row("outside events", ledger.not_kept, "A triggered recording keeps the snapshots around an event, not these");
+  const loss = lastLoss();
+  for (const [reason, n] of dropped) row(`dropped: ${words(reason)}${loss.text}`, n, REASONS[reason] ?? "", loss.recent ? "loss" : "");
+  if (!dropped.length) row("dropped", known(ledger.acquired) ? 0 : NaN, "Neither solved nor recorded");
+  row("on their way", ledger.in_flight, "Acquired, and neither solved nor lost yet");
+  if (ledger.camera_missed) row("missed by the camera", ledger.camera_missed, "The camera numbered them and never delivered them", "loss");
+  if (ledger.redelivered) row("sent again", ledger.redelivered, "Given to another node after theirs was lost");
+  if (ledger.duplicates) row("duplicates discarded", ledger.duplicates, "Solved twice, after a node was lost; shown once");
   showRows("ledger", entries);
-  if (ledger.closed) tag("ledger-closed", "closed", "good");
-  else if (state.final) tag("ledger-closed", "does not close", "bad");
-  else tag("ledger-closed", state.status.state === "ended" ? "ended" : "open", "");
+  const missing = ledger.acquired - ledger.reconstructed - ledger.raw_only - ledger.not_kept - ledger.in_flight - total(ledger.dropped);
+  if (ledger.closed) tag("ledger-closed", "complete", "good");
+  else if (state.final) tag("ledger-closed", "does not add up", "bad");
+  else tag("ledger-closed", missing === 0 ? "adds up" : "counting", "");
 }
 
+const REASONS = {
+  queue_full: "Reconstruction could not keep up: lower the snapshot rate or the iterations",
+  ring_full: "The sink did not answer for longer than the memory lasts",
+  node_failures: "Three nodes failed while they held it",
+  reconstruct_failed: "Nodes could not solve it: see their logs",
+  not_recorded: "The recording could not store it",
+  recording_off: "It was to be recorded raw, and the recording was off",
+};
+
 const FIGURES = {
-  acquire: [["acquired", "acquired"], ["held", "held"], ["unsafe", "unacknowledged"], ["camera_missed", "missed"],
+  acquire: [["acquired", "acquired"], ["held", "held in memory"], ["unsafe", "not stored yet"], ["camera_missed", "missed"],
     ["camera_identical", "identical"], ["camera_trigger_missed", "triggers missed"], ["camera_trigger_early", "triggers early"]],
-  reconstruct: [["reconstructed", "reconstructed"], ["in_hand", "in hand"], ["failed", "failed"]],
+  reconstruct: [["reconstructed", "reconstructed"], ["in_hand", "being solved"], ["failed", "failed"]],
 };
 
 function showNodes(nodes) {
