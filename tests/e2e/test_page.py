@@ -35,6 +35,7 @@ from tests.web.path_proxy import path_proxy
 pytestmark = pytest.mark.rig(seconds=80)
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
@@ -878,11 +879,46 @@ def test_page_looks_back_and_downloads_what_it_shows(
     assert viewer.complaints == []
 
 
+# Another implementation than the page's, of the rules of WCAG.
+AXE = next(Path(axe.__file__).parent.rglob("axe.min.js")).read_text()
+FAULTS = "async () => (await axe.run()).violations.map(({ id, nodes }) => [id, nodes[0].html])"
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_page_has_no_barriers(browser, rig: RunningRig, theme: str, size: tuple[int, int]) -> None:
+    viewer = Viewer(browser, rig.rig.preview.port, color_scheme=theme, bypass_csp=True)
+    page = viewer.page
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    viewer.visit()
+    viewer.until_live()
+    page.evaluate(AXE)
+    assert page.evaluate(FAULTS) == []
+    for opened in ("more", "cut", "help-open"):
+        page.evaluate(f"document.querySelector('#{opened}').click()")
+        assert page.evaluate(FAULTS) == [], opened
+    viewer.close()
+
+
+def test_page_on_a_phone_has_targets_for_a_finger(browser, rig: RunningRig) -> None:
+    viewer = Viewer(browser, rig.rig.preview.port, has_touch=True)
+    viewer.page.set_viewport_size({"width": 390, "height": 844})
+    viewer.visit()
+    viewer.until_live()
+    small = viewer.page.evaluate(
+        """[...document.querySelectorAll('button, select, input:not([type=checkbox])')]
+        .filter(field => field.offsetParent && field.getBoundingClientRect().height < 43.5)
+        .filter(field => !field.closest('.film')).map(field => field.outerHTML)"""
+    )
+    viewer.close()
+    assert small == []
+
+
 def test_page_folds_panels_and_changes_colours(open_viewer) -> None:
     viewer = open_viewer()
     page = viewer.page
     assert page.is_visible("#ledger")
-    page.click("[data-panel=ledger] h2 span")
+    page.click("[data-panel=ledger] .fold")
     assert not page.is_visible("#ledger")
     page.keyboard.press("b")
     assert not page.is_visible("[data-panel=tone]")

@@ -53,7 +53,7 @@ export const isOpen = (name) => !folded.has(name) && panel(name).offsetParent !=
 function fold(name, on) {
   if (on) folded.add(name); else folded.delete(name);
   panel(name).classList.toggle("folded", on);
-  panel(name).querySelector("h2").setAttribute("aria-expanded", String(!on));
+  panel(name).querySelector(".fold").setAttribute("aria-expanded", String(!on));
   localStorage.setItem("folded", JSON.stringify([...folded]));
 }
 
@@ -70,14 +70,8 @@ export function togglePanels() {
 
 function foldable() {
   for (const section of document.querySelectorAll("[data-panel]")) {
-    const name = section.dataset.panel, heading = section.querySelector("h2");
-    heading.tabIndex = 0;
-    heading.setAttribute("role", "button");
-    const toggle = (event) => { if (!event.target.closest("button")) fold(name, !folded.has(name)); };
-    heading.addEventListener("click", toggle);
-    heading.addEventListener("keydown", (event) => {
-      if (event.target === heading && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); event.stopPropagation(); toggle(event); }
-    });
+    const name = section.dataset.panel;
+    section.querySelector(".fold").addEventListener("click", () => fold(name, !folded.has(name)));
     fold(name, folded.has(name));
   }
 }
