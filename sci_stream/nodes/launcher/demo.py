@@ -264,7 +264,7 @@ def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
     """
     rig = load_rig(path)
     control = RigControl(f"http://127.0.0.1:{rig.preview.port}", who=DEMO)
-    rate_hz = float(rig.camera.options["snapshot_rate_hz"])
+    rate_hz = float(str(rig.camera.options["snapshot_rate_hz"]))
     pace = Pace(rate_hz, rig.reconstruct.iterations or 0, time.monotonic())
     while True:
         wait(_POLL_S)

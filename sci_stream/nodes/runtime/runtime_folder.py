@@ -137,6 +137,16 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
 
 def folders_left_behind(place: Path) -> Iterator[Path]:
     """Yield the run folders in ``place`` whose process has ended without deleting them."""
+    yield from _run_folders(place, running=False)
+
+
+def running_rigs() -> list[Path]:
+    """Return the rig files, as copied by `freeze`, of this user's runs on this machine."""
+    folders = _run_folders(private_folder(memory_folder()), running=True)
+    return [folder / _RIG for folder in folders if (folder / _RIG).is_file()]
+
+
+def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
     for folder in place.glob(f"{_RUN}*"):
         try:
             number = open_own(folder / _LOCK, os.O_RDWR)
@@ -144,9 +154,11 @@ def folders_left_behind(place: Path) -> Iterator[Path]:
             continue  # of another user, or it has just been made
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
+            if not running:
+                yield folder
         except BlockingIOError:
-            continue
+            if running:
+                yield folder
         finally:
             os.close(number)
 

@@ -83,7 +83,7 @@ def test_demo_rig_is_bounded_and_found_by_name(
     assert 0 < rig.record.stop_after_mib <= 4096
     assert f"recording up to 2 GiB to {tmp_path}/recordings" in why
     assert "chosen: the learned prior" in why
-    found = common._named_rig(Path("demo"))
+    found = common.named_rig(Path("demo"))
     assert load_rig(found, overrides={}).network == rig.network
 
 
