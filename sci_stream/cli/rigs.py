@@ -44,7 +44,7 @@ def demo(
     summary: Summary = None,
     scene: Annotated[
         str,
-        typer.Option(help="fast, fan, drops, balloon, slow, or a video file, such as your own."),
+        typer.Option(help="splash, fast, fan, drops, balloon, slow, or your own video file."),
     ] = "",
     size: Annotated[
         int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")

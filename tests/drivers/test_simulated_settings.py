@@ -49,7 +49,7 @@ def test_changed_scene_is_filmed_and_refused_in_words() -> None:
     frames(other, 1)
     changed.set("scene", "drops")
     np.testing.assert_array_equal(changed.read(5.0).truth, other.read(5.0).truth)
-    with pytest.raises(InputError, match="one of fast, fan, drops, balloon"):
+    with pytest.raises(InputError, match="one of fast, splash, fan, drops, balloon"):
         changed.set("scene", "rain")
 
 

@@ -56,7 +56,7 @@ _PASSES = 4
 # Snapshots that wait while the camera slows down: those of some seconds.
 _QUEUE = 64
 _MAX_WAIT_S = 60.0
-_SCENE = "fast"
+_SCENE = "splash"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
 _IN_WORDS = {

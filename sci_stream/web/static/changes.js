@@ -3,7 +3,7 @@
 import { el, make, state, toast } from "./page.js";
 import { clock } from "./format.js";
 
-const DEMO = "the demo";  // paces its camera: no news for anybody
+const DEMO = "the demo";  // paces its camera: no news for anyone
 let newest = null;  // time of the newest change that was shown, ns
 
 const text = ({ text: what, who }) => `${what}, by ${who}`;
