@@ -29,6 +29,8 @@ _GRAVITY = 0.00035
 _FINGERS = 16
 # Rings of the crown's wall: they overlap, and melt into one surface.
 _LEVELS = 7
+# Radius of a finger below the bead on its tip.
+_NECK = 0.006
 # How much the wall bulges towards the eye, of its radius.
 _ROUND = 0.5
 # OpenCV draws at a 16th of a pixel: the rim moves smoothly.
@@ -75,7 +77,7 @@ class Splash:
         for bead in self._beads(height, age):
             self._add(height, bead)
         # Neighbouring beads melt into one surface.
-        height = cv2.GaussianBlur(height, (0, 0), 0.006 * self._unit + 0.3)
+        cv2.GaussianBlur(height, (0, 0), 0.006 * self._unit + 0.3, dst=height)
         colour, cover = _lit(height)
         picture = self._ground.copy()
         self._reflect(picture, colour, cover)
@@ -116,13 +118,13 @@ class Splash:
         rim = 0.45 * rise
         self._wall(height, radius, rim)
         for angle, size in self._fingers:
-            places = [
+            root, waist, tip = (
                 _at(radius * (1.12 + 0.25 * share), angle, rim + (rise * size - rim) * share, thick)
                 for share, thick in ((0.0, 0.012), (0.5, 0.008), (1.0, 0.013))
-            ]
-            self._line(height, *places[:2])
-            self._line(height, *places[1:], thickness=0.006)
-            yield places[-1]
+            )
+            self._line(height, root, waist, root.radius)
+            self._line(height, waist, tip, _NECK)
+            yield tip
 
     def _pixels(self, x: float, y: float) -> tuple[int, int]:
         """Return a place on the picture in the fractions of a pixel that OpenCV draws with."""
@@ -152,11 +154,10 @@ class Splash:
         axes = round(size), round(_FLAT * size)
         cv2.ellipse(plane, self._pixels(0.0, up), axes, 0, 0, 360, 1.0, thick, cv2.LINE_AA, _SHIFT)
 
-    def _line(self, height: Plane, one: Bead, other: Bead, thickness: float = 0.0) -> None:
-        thick = thickness or one.radius
+    def _line(self, height: Plane, one: Bead, other: Bead, radius: float) -> None:
         ends = self._pixels(one.x, one.y), self._pixels(other.x, other.y)
-        width = max(1, round(2 * thick * self._unit))
-        cv2.line(height, *ends, thick * self._unit, width, cv2.LINE_AA, _SHIFT)
+        width = max(1, round(2 * radius * self._unit))
+        cv2.line(height, *ends, radius * self._unit, width, cv2.LINE_AA, _SHIFT)
 
     def _add(self, height: Plane, bead: Bead) -> None:
         """Raise the height map by a bead."""
@@ -220,7 +221,8 @@ def _lit(height: Plane) -> tuple[Image, Plane]:
 
     def towards(direction: Plane) -> Plane:
         x, y, z = direction
-        return np.clip((z - x * slope_x - y * slope_y) * scale, 0, 1)
+        light = (z - x * slope_x - y * slope_y) * scale
+        return np.asarray(np.clip(light, 0, 1), np.float32)
 
     glint = towards(_HALFWAY)
     for _ in range(_GLOSS):
