@@ -137,16 +137,28 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
 
 def folders_left_behind(place: Path) -> Iterator[Path]:
     """Yield the run folders in ``place`` whose process has ended without deleting them."""
+    yield from _run_folders(place, running=False)
+
+
+def running_rigs() -> list[Path]:
+    """Return the rig files, as copied by `freeze`, of this user's runs on this machine."""
+    folders = _run_folders(private_folder(memory_folder()), running=True)
+    return [folder / _RIG for folder in folders if (folder / _RIG).is_file()]
+
+
+def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
     for folder in place.glob(f"{_RUN}*"):
         try:
             number = open_own(folder / _LOCK, os.O_RDWR)
         except OSError:
             continue  # of another user, or it has just been made
         try:
-            if lock(number):
+            locked = lock(number)
+            if locked and not running:
                 yield folder
         except BlockingIOError:
-            continue
+            if running:
+                yield folder
         finally:
             os.close(number)
 
