@@ -38,6 +38,7 @@ from sci_stream.recon.backend.fusion import Compiler, Fusion, compile_on_gpu
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
+from sci_stream.recon.denoisers.colours import suited_to_colours
 from sci_stream.recon.denoisers.temporal import (
     IterationDenoiser,
     cycled_denoisers,
@@ -132,6 +133,7 @@ class Engine:
         self.calibration = calibration
         self.settings = settings
         self.device = device
+        denoiser, self._mosaics = suited_to_colours(denoiser, calibration.bayer)
         self._stages = denoiser if isinstance(denoiser, UnrolledSolver) else None
         self._denoiser = denoiser.before if isinstance(denoiser, UnrolledSolver) else denoiser
         self._features = None if self._stages is None else self._stages.dtype
@@ -186,7 +188,13 @@ class Engine:
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
         frames, along_time = self._masks.phi.shape[1], self.settings.along_time
-        return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
+        return cycled_denoisers(
+            self._denoiser,
+            frames,
+            self.device,
+            along_time=along_time,
+            mosaics=self._mosaics,
+        )
 
     def change_settings(self, settings: SolverSettings) -> None:
         """Solve with other numbers of iterations from the next snapshot on; all else must be as it

@@ -336,13 +336,15 @@ def bench_colour(
             file_okay=False,
         ),
     ],
-    denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
+    denoiser: Annotated[
+        str, typer.Option(help="Prior that reconstructs the scenes and the colour chart.")
+    ] = "ffdnet-lite",
     weights: Weights = None,
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
-    """Measure demosaicing on photographs, and a colour chart through the simulated camera
-    and back.
+    """Measure demosaicing on photographs, colour scenes behind masks, and a colour chart through
+    the simulated camera and back.
     """
     from sci_stream.config import ReconstructSection
     from sci_stream_lab.bench.quality.colour import bench

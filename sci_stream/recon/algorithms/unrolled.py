@@ -28,6 +28,7 @@ understanding", ICCV 2019.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -116,6 +117,12 @@ class UnrolledSolver:
             )
             for stage in stages
         ]
+
+    def after(self, before: Denoiser) -> UnrolledSolver:
+        """Return the same stages after iterations with another denoiser."""
+        other = copy.copy(self)
+        other.before = before
+        return other
 
     @property
     def recordable(self) -> bool:
