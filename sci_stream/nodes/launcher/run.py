@@ -14,8 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.delivery.ledger import LedgerCounts, outcomes_in_words
-from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
+from sci_stream.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentFault,
+    FileFormatError,
+    LedgerError,
+)
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
@@ -28,6 +35,10 @@ from sci_stream.wire.messages import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
 _MAX_SUMMARY_BYTES = 256 << 20
+# A series with a larger share of faulty or missed frames gives no evenly timed video. Chosen, not
+# measured.
+_MAX_FAULTY = 0.01
+_WORSE = (0, DataError.exit_status, LedgerError.exit_status)
 
 
 def run_rig(
@@ -67,19 +78,19 @@ def run_rig(
         if not account.exists():
             return status
         try:
-            lines, closed = complete_summary(account, supervisor.restarts)
+            lines, ended = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
             report(f"cannot complete the summary {account}: {error}")
             return status or EnvironmentFault.exit_status
         for words in lines:
             report(words)
-    return status or (0 if closed else LedgerError.exit_status)
+    return status or ended
 
 
-def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
+def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
     """Add the number of restarts to a sink's summary.
 
-    Return the result of the run in a few lines, and whether the ledgers of all its series close.
+    Return the result of the run in a few lines, and the exit status that its series deserve.
 
     Raises `FileFormatError` if the file is not a summary; OSError if it cannot be written.
     """
@@ -87,10 +98,19 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
         result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))
         result["restarts"] = restarts
         lines = list(result_lines(result))
-        closed = all(series["ledger"]["closed"] for series in (*result["earlier"], result))
+        status = max(map(_status_of, (*result["earlier"], result)), key=_WORSE.index)
         text = json.dumps(result, indent=2) + "\n"
     path.write_text(text)
-    return lines, closed
+    return lines, status
+
+
+def _status_of(series: Mapping[str, Any]) -> int:
+    """Return the exit status that a series deserves."""
+    ledger = series["ledger"]
+    faulty = ledger["camera_missed"] + sum(series["frame_faults"].values())
+    if not ledger["closed"]:
+        return LedgerError.exit_status
+    return DataError.exit_status if faulty > _MAX_FAULTY * ledger["acquired"] else 0
 
 
 def _writable(summary: Path) -> Path:
@@ -113,6 +133,8 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     for earlier in summary["earlier"]:
         yield f"series {earlier['series']}: {_account(earlier['ledger'])}"
     yield _account(ledger)
+    for _, words in fault_lines(summary["frame_faults"]):
+        yield words
     figures = []
     if summary["psnr_db"]:
         figures.append(
@@ -142,7 +164,8 @@ def _account(ledger: LedgerCounts) -> str:
         f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
     )
     closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
-    return f"{ledger['acquired']} acquired = {outcomes_in_words(ledger)}: {closes}"
+    missed = f", {ledger['camera_missed']} missed by the camera" if ledger["camera_missed"] else ""
+    return f"{ledger['acquired']} acquired{missed} = {outcomes_in_words(ledger)}: {closes}"
 
 
 class StatusLine:

@@ -164,8 +164,8 @@ def test_series_that_a_killed_sink_left_open_fails_the_run(
         restarted.record(other, 0)
         restarted.end(other, 1)
     assert restarted.failure is None
-    lines, closed = complete_summary(summary, 1)
-    assert not closed
+    lines, status = complete_summary(summary, 1)
+    assert status == LedgerError.exit_status
     assert lines[:2] == [
         f"series {series.info.series}: 1 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: "
         "the series was not ended",
