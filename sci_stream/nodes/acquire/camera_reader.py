@@ -334,8 +334,8 @@ class CameraReader(Generic[T]):
         for name in faults:
             if self._note(name):
                 log.warning(
-                    "frame %d and %d others of the series %s: %s",
-                    *(self.acquired, self.counts[name] - 1, *FAULTS[name][1:]),
+                    "frames %s (the last is %d; %d so far): %s",
+                    *(FAULTS[name].words, self.acquired, self.counts[name], FAULTS[name].remedy),
                 )
         if faults:
             bits = sum(FAULTS[name].bit for name in faults)

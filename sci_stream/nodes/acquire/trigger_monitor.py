@@ -9,8 +9,8 @@ from statistics import median
 log = logging.getLogger(__name__)
 
 _MAX_PERIODS = 32
-# Fewer periods give no median to compare with.
-_PERIODS_NEEDED = 8
+# Fewer periods show no rhythm. An announced period has to agree with some.
+_PERIODS_NEEDED, _ANNOUNCED_NEEDED = 8, 3
 # Jitter stays above this share of a period.
 _SHORT = 0.6
 # Missed triggers leave whole periods, within this share of one or four times the usual jitter.
@@ -94,4 +94,5 @@ class TriggerMonitor:
 
     def _is_regular(self) -> bool:
         """Return whether the frames are periodic; manually triggered ones are not."""
-        return len(self._periods_ns) >= _PERIODS_NEEDED and self._spread() < _REGULAR
+        needed = _ANNOUNCED_NEEDED if self._announced_ns else _PERIODS_NEEDED
+        return len(self._periods_ns) >= needed and self._spread() < _REGULAR

@@ -50,7 +50,7 @@ def test_every_second_trigger_missed_is_counted_to_the_end() -> None:
 
 
 def test_missed_triggers_from_the_start_contradict_the_plan() -> None:
-    assert watch(every(30, periods=2), announced=PERIOD_NS)["trigger_missed"] == 21
+    assert watch(every(30, periods=2), announced=PERIOD_NS)["trigger_missed"] == 26
 
 
 def test_rate_that_stays_lower_is_another_rate(caplog: pytest.LogCaptureFixture) -> None:
