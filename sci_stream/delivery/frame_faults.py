@@ -25,7 +25,7 @@ FAULTS: Final = {
     ),
     "torn": FrameFault(
         2,
-        "contain rows of the frame before",
+        "contain rows of a frame before",
         "data was lost on the way: check cable, packet size and packet resend",
     ),
     "rows_missing": FrameFault(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ _MIN_ROWS = 2
 # A region that is missing begins at once, with rows of this share of the usual light above it;
 # darkness of a scene comes gradually.
 _SHARP = 0.25
+# Rows that are lost on the way are those of a frame before in the same buffer.
+_BUFFERS = 8
 # Frames without noise, of a film for example, may be alike: as many of those before must differ in
 # all rows.
 _NOISY = 1 / 3
@@ -24,7 +28,7 @@ class FrameContent:
     """Compare the counts of each frame with those of the frame before."""
 
     def __init__(self) -> None:
-        self._before: Array | None = None
+        self._before: deque[Array] = deque(maxlen=_BUFFERS)
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 
@@ -33,19 +37,25 @@ class FrameContent:
         steps = [max(1, size // _SAMPLES) for size in counts.shape]
         # A copy of the sample, so that the memory of the frame can be released.
         rows = counts[:: steps[0], :: steps[1]].copy()
-        before, self._before = self._before, rows
         textured = rows.max(1) != rows.min(1)
-        if before is None:
+        if not self._before:
+            self._before.append(rows)
             self._alive = textured
             return ""
-        same = (rows == before).all(1) & textured
+        alike = (rows == np.stack(self._before)).all(2) & textured
+        same = alike[-1]
+        self._before.append(rows)
         noisy = self._different >= max(1.0, _NOISY * self._pairs)
         self._pairs += 1
         self._different += not same.any()
         lost = self._lost(rows, textured)
         self._alive |= textured
-        if noisy and (same[1:] & same[:-1]).any():
-            return "identical" if same.sum() == textured.sum() else "torn"
+        counts, all_ = alike.sum(1), textured.sum()
+        if noisy and counts[-1] == all_ > 0:
+            return "identical"
+        in_part = counts < all_  # a camera that plays a loop repeats whole frames
+        if noisy and (alike[in_part, 1:] & alike[in_part, :-1]).any():
+            return "torn"
         return "rows_missing" if lost else ""
 
     def _lost(self, rows: Array, textured: npt.NDArray[np.bool_]) -> bool:

@@ -33,6 +33,7 @@ class TriggerMonitor:
         self._before_ns: int | None = None
         self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
         self._in_row = 0
+        self._was_late = False
         self._announced_ns: int | None = None
 
     def restart(self) -> None:
@@ -59,9 +60,12 @@ class TriggerMonitor:
         if extra <= 0 or abs(periods - round(periods)) > self._tolerance():
             extra = 0
         self._note(elapsed_ns / (1 + missed + extra), extra)
+        # After a frame that was late itself, the next one is in time.
+        early = periods - missed < _SHORT and not self._was_late
+        self._was_late = periods - missed > 1 + _REGULAR
         if extra:
             return "trigger_missed", extra
-        return ("trigger_early" if periods - missed < _SHORT else ""), 0
+        return ("trigger_early" if early else ""), 0
 
     def _note(self, period_ns: float, extra: int) -> None:
         self._periods_ns.append(period_ns)

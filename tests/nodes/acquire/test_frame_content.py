@@ -37,6 +37,15 @@ def test_frame_with_rows_of_the_one_before_is_torn() -> None:
     assert faults(first, second, half(noisy(2), second)) == ["", "", "torn"]
 
 
+def test_frame_with_rows_of_an_earlier_one_is_torn() -> None:
+    frames = [noisy(seed) for seed in range(5)]
+    assert faults(*frames, half(noisy(5), frames[1])) == [*[""] * 5, "torn"]
+
+
+def test_loop_of_frames_has_no_fault() -> None:
+    assert set(faults(*(noisy(seed % 3) for seed in range(12)))) == {""}
+
+
 @pytest.mark.parametrize("fill", [0, 7])
 def test_frame_without_its_lower_half_lacks_rows(fill: int) -> None:
     empty = np.full((H, W), fill, np.uint16)

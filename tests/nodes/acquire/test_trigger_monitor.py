@@ -64,6 +64,12 @@ def test_early_exposure_is_reported() -> None:
     assert watch([*every(20), early, *every(5, start=20 * PERIOD_NS)]) == {"trigger_early": 1}
 
 
+def test_frame_in_time_after_a_late_one_is_not_early() -> None:
+    times = every(30)
+    times[20] += int(0.45 * PERIOD_NS)
+    assert watch(times) == {}
+
+
 @pytest.mark.parametrize("times", [[5, 5, 5], [3 * PERIOD_NS, PERIOD_NS, PERIOD_NS]])
 def test_clock_that_does_not_advance_is_reported(times: list[int]) -> None:
     assert watch(times) == {"clock": 2}
