@@ -23,6 +23,7 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.ports import Camera
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream_drivers.simulated import SimulatedCamera
 from tests.e2e.kit import PATIENCE_S, RigFiles, RunningRig, Tables, merged
@@ -108,9 +109,18 @@ class RigInProcess(RigFiles):
         Changes to `small_rig`.
     snapshots
         End each series after this many snapshots; 0 for no limit.
+    camera
+        Class in place of that of the simulated camera: one with faults.
     """
 
-    def __init__(self, folder: Path, changes: Tables | None = None, *, snapshots: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        changes: Tables | None = None,
+        *,
+        snapshots: int = 0,
+        camera: type[SimulatedCamera] | None = None,
+    ) -> None:
         simulated = (changes or {}).get("camera", {}).get("driver", "simulated") == "simulated"
         fast = {
             "camera": {"options": {"trigger": "software", "snapshot_rate_hz": 0.0}}
@@ -120,7 +130,9 @@ class RigInProcess(RigFiles):
             "record": {"folder": str(folder / "recordings")},
         }
         super().__init__(folder, fast, changes)
-        self.camera = make_coded_camera(self.rig)
+        self.camera: Camera = make_coded_camera(self.rig)
+        if camera is not None:
+            self.camera = camera(camera.Options.model_validate(self.rig.camera.options))
         self.nodes: dict[str, NodeThread] = {}
         self._snapshots = snapshots
         self._patches = contextlib.ExitStack()

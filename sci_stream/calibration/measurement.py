@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,12 @@ from sci_stream.optics.calibration import Calibration
 # The peak of the smoothed white field, without its brightest outliers.
 _PEAK_PERCENTILE = 99.9
 _HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
+# A moving mask shows each region open in some phase: most pixels of a square of this side have
+# seen it, and few of them are defective.
+_REGION_PX, _OPEN_PERCENTILE = 16, 95.0
+# A pixel behind a moving mask that gets less than this share of the light of a fully open one, in
+# the mean of all phases, sees no light. Chrome on glass lets more than this through.
+_NO_LIGHT = 0.003
 # Below this, rounding to whole DN is a considerable part of the masks' values.
 _LEAST_LIGHT_DN = 8.0
 # Single hot pixels saturate in any light; more of them mean that the field itself does.
@@ -149,6 +156,9 @@ class MeasurementConditions:
         As in `Calibration`.
     mask_order
         As in `Measured`; empty for 0 to B − 1.
+    moving
+        Whether the mask moves, so that the white field comes from `white_of_phases`, and perhaps
+        the dark one from `dark_of_phases`.
     """
 
     field: Field = Field.EVEN
@@ -163,6 +173,31 @@ class MeasurementConditions:
     created: str = ""
     source: str = ""
     mask_order: tuple[int, ...] = ()
+    moving: bool = False
+
+
+def white_of_phases(phases: Sequence[FrameMean], bayer: BayerPhase | None) -> FrameMean:
+    """Return the white field behind a moving mask, from its phases: the light of the pixels of each
+    region that have seen it open.
+    """
+    highest = np.max([phase.mean for phase in phases], 0)
+    white = np.empty_like(highest)
+    for cell in _cells(bayer):
+        white[cell] = _surroundings(_open_level(highest[cell]))
+    return FrameMean.of(white, np.any([phase.saturated for phase in phases], 0))
+
+
+def dark_of_phases(halves: Sequence[FrameMean], phases: Sequence[FrameMean]) -> FrameMean:
+    """Return the dark field of a moving mask from exposures of half a phase and of whole ones.
+
+    Light and its variance are proportional to the exposure: what remains at an exposure of 0 is
+    twice the mean of the halves, less that of the whole ones.
+    """
+    n = len(phases)
+    means = np.sum([half.mean for half in halves], 0) - np.sum([phase.mean for phase in phases], 0)
+    variance = np.sum([half.variance for half in halves], 0)
+    variance -= np.sum([phase.variance for phase in phases], 0)
+    return FrameMean.of(means / n, None, variance / n, min(half.n for half in halves))
 
 
 def check_white(dark: FrameMean, white: FrameMean) -> None:
@@ -222,7 +257,10 @@ def measure(
     light = white.mean - dark.mean
     reference, peak_dn = _reference(light, conditions)
     phi = np.stack([(pattern.mean - dark.mean) / reference for pattern in patterns])
-    flags = _flag_defects(dark, light, conditions.bayer)
+    flags = _flag_defects(dark, light, conditions)
+    if conditions.moving:
+        seen = np.mean([pattern.mean - dark.mean for pattern in patterns], 0)
+        flags[seen < _NO_LIGHT * light] |= np.uint8(PixelFlag.DEAD)
     good = flags == 0
     # Noise takes closed elements slightly below 0 and open ones above 1; clipping that much only
     # removes a bias.
@@ -239,9 +277,7 @@ def measure(
         full_scale_dn=peak_dn / conditions.brightness * (conditions.lit_share or 1 / B),
         saturation_dn=conditions.saturation_dn,
         bad_pixels=~good if not good.all() else None,
-        read_noise_dn=float(np.sqrt(np.median(dark.variance)))
-        if dark.n >= _COUNT_FOR_NOISE
-        else None,
+        read_noise_dn=_read_noise(dark),
         gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
         bit_depth=conditions.bit_depth,
         bayer=conditions.bayer,
@@ -254,7 +290,7 @@ def measure(
     measured = Measured(
         white=white.mean.astype(np.float32),
         flags=flags,
-        frames=min(mean.n for mean in (dark, white, *patterns)),
+        frames=min(mean.n for mean in patterns),
         mask_order=conditions.mask_order or tuple(range(B)),
         field=conditions.field,
         clipped_fraction=clipped,
@@ -283,15 +319,34 @@ def _reference(light: F64, conditions: MeasurementConditions) -> tuple[F64, floa
     return reference, max(peaks)
 
 
-def _flag_defects(dark: FrameMean, light: F64, bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
+def _open_level(highest: F64) -> F64:
+    """Return the light of open pixels around each, (H, W), from the largest light of each."""
+    level = np.empty_like(highest)
+    for top in range(0, len(highest), _REGION_PX):
+        for left in range(0, highest.shape[1], _REGION_PX):
+            region = np.s_[top : top + _REGION_PX, left : left + _REGION_PX]
+            level[region] = np.percentile(highest[region], _OPEN_PERCENTILE)
+    return level
+
+
+def _read_noise(dark: FrameMean) -> float | None:
+    """Return the noise of most pixels in the dark, DN; None if too few frames show it."""
+    variance = float(np.median(dark.variance))
+    return math.sqrt(variance) if dark.n >= _COUNT_FOR_NOISE and variance > 0 else None
+
+
+def _flag_defects(
+    dark: FrameMean, light: F64, conditions: MeasurementConditions
+) -> npt.NDArray[np.uint8]:
     flags = np.zeros(light.shape, np.uint8)
     level = np.median(dark.mean)
     spread = 1.4826 * np.median(np.abs(dark.mean - level))
     flags[dark.mean > level + np.maximum(_HOT_SD * spread, 4.0)] |= np.uint8(PixelFlag.HOT)
-    if dark.n >= _COUNT_FOR_NOISE:
+    # The noise of a single pixel is too uncertain in a dark field from the phases of a mask.
+    if dark.n >= _COUNT_FOR_NOISE and not conditions.moving:
         noise = np.sqrt(dark.variance)
         flags[noise > _NOISY_TIMES * max(float(np.median(noise)), 0.5)] |= np.uint8(PixelFlag.NOISY)
-    for cell in _cells(bayer):
+    for cell in _cells(conditions.bayer):
         plane = light[cell]
         flags[cell] |= np.where(
             plane < _DEAD_SHARE * _surroundings(plane), PixelFlag.DEAD, 0
@@ -322,7 +377,8 @@ def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: Flags) -> 
     After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames
     together.
     """
-    if min(mean.n for mean in (dark, *lit)) < _COUNT_FOR_NOISE:
+    lit = [mean for mean in lit if mean.n >= _COUNT_FOR_NOISE]
+    if dark.n < _COUNT_FOR_NOISE or not lit:
         return None
     signal = np.concatenate([(mean.mean - dark.mean)[good & ~mean.saturated] for mean in lit])
     excess = np.concatenate(

@@ -25,6 +25,8 @@ of the masks."""
 
 # Votes for another first mask in a row: one may be a cut of the scene.
 _VOTES = 2
+# So many snapshots after a time that shows a lost pulse, one vote of the picture is enough.
+_EXPECTED_FOR = 50
 # Delay and shift are measured with noise, and matter less: the median of so many decides.
 _FIGURES = 5
 _LEAST_LATE = 0.03
@@ -69,7 +71,7 @@ class MaskFeedback:
         """Whether the bounds are reached."""
         self.delays = True
         """Whether a device can delay exposures or pulses."""
-        self._in_row = self._calm = 0
+        self._in_row = self._calm = self._expected = self._expected_for = 0
         self._votes: deque[int] = deque(maxlen=_VOTES)
         self._figures: dict[str, deque[float]] = {
             name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)
@@ -91,7 +93,24 @@ class MaskFeedback:
         self._calm += 1
         if self._calm > _FORGIVEN_AFTER:
             self._in_row, self.exhausted = 0, False
-        due = self._due()
+        self._expected_for -= 1
+        return self._made(self._due())
+
+    def late(self, patterns: int, *, sure: bool) -> ModulatorCorrection | None:
+        """Note that exposures begin so many patterns later from now on, as their times show.
+
+        Return a correction, which counts as made, if that is ``sure``. Otherwise the picture has to
+        confirm it.
+        """
+        first = patterns % self._n
+        if sure and first:
+            why = f"an exposure came {patterns:+d} patterns late: a pulse was lost, or one too many"
+            return self._made(ModulatorCorrection(self._steps_to(first), why=why))
+        self._expected, self._expected_for = first, _EXPECTED_FOR
+        return None
+
+    def _made(self, due: ModulatorCorrection | None) -> ModulatorCorrection | None:
+        """Count a correction that is due, within bounds, and return it."""
         if due is None:
             return None
         if self._in_row >= _MAX_IN_ROW:
@@ -106,8 +125,13 @@ class MaskFeedback:
         self.forget()
         return due
 
+    def _steps_to(self, first: int) -> int:
+        """Return by how much to advance exposures that begin with this mask, the shorter way."""
+        return -first if first <= self._n // 2 else self._n - first
+
     def forget(self) -> None:
         """Forget the evidence: the modulator was changed."""
+        self._expected_for = 0
         self._votes.clear()
         for figures in self._figures.values():
             figures.clear()
@@ -125,12 +149,12 @@ class MaskFeedback:
         self.forget()
 
     def _due(self) -> ModulatorCorrection | None:
-        if len(self._votes) == _VOTES and len(set(self._votes)) == 1 and self._votes[0]:
-            first = self._votes[0]
-            steps = -first if first <= self._n // 2 else self._n - first
-            return ModulatorCorrection(
-                advance=steps, why=f"{_VOTES} snapshots began with mask {first}"
-            )
+        first = self._votes[-1] if self._votes else 0
+        expected = self._expected_for > 0 and first == self._expected
+        needed = 1 if expected else _VOTES
+        if first and list(self._votes)[-needed:] == [first] * needed:
+            why = f"{needed} snapshots began with mask {first}"
+            return ModulatorCorrection(advance=self._steps_to(first), why=why)
         late = self._median(LATE)
         if self.delays and late is not None and abs(late) > _LEAST_LATE:
             room_us = _MAX_DELAY_SLOTS * self._slot_us

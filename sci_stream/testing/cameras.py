@@ -12,15 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import combinations, pairwise
-from typing import Any
+from itertools import combinations, pairwise, product
+from typing import Any, Literal
 
 import numpy as np
 
 from sci_stream.clock import unix_ns
-from sci_stream.errors import CameraLost
-from sci_stream.model import BayerPhase, CameraCapabilities, CameraFrame, FrameIds
-from sci_stream.ports import AdjustableCamera, Camera
+from sci_stream.errors import CameraError, CameraLost, InputError
+from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame, FrameIds
+from sci_stream.modulation.timing import CameraTiming, CameraTrigger
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import AdjustableCamera, Camera, TriggeredCamera
 
 _MAX_INT = 2**63 - 1
 _METHODS = ("open", "calibration", "start", "read", "exhausted", "counters", "stop", "close")
@@ -29,6 +31,15 @@ _METHODS = ("open", "calibration", "start", "read", "exhausted", "counters", "st
 _MAX_FRAMES = 10_000
 # Frames, and time after the first `n_frames`, within which a library has filled all of its buffers.
 _BUFFERED, _BUFFERED_S = 33, 2.0
+# Frames, and time, within which ids of 8 bits wrap, and a clock shows its unit.
+_MANY, _MANY_S = 300, 3.0
+# Clocks that differ by more than this factor have different units; less time says nothing.
+_SCALE, _SCALE_S = 3.0, 0.3
+# Reads that wait in vain: the fastest of some ends this long after its timeout, even on a busy
+# machine.
+_GRACE_S = 0.4
+# Exposures to arm, µs, that are no multiple of a usual step.
+_EXPOSURES_US = (1234.5, 3456.7)
 # Between receipt and test: less than any clock differs that does not count from 1970.
 _MAX_AGE_NS = 60 * 10**9
 
@@ -52,6 +63,27 @@ class CameraContract:
 
         Optional: the suite then tests that its loss is noticed.
         """
+
+    def spoil(self, camera: Any) -> None:
+        """Let the next frame of a running camera of `make` arrive with data missing.
+
+        Optional: the suite then tests that it is counted, not delivered.
+        """
+
+    def shows(self, frame: CameraFrame) -> Array | None:  # noqa: ARG002 - for a suite that knows
+        """Return the counts that a frame must have; None, the default, if that is not known.
+
+        From the maker's own program, for example: the suite then notices swapped axes and another
+        scale.
+        """
+        return None
+
+    def make_refused(self) -> Camera | None:
+        """Return a camera with options that the device cannot do, such as an exposure out of range.
+
+        Optional: the suite then tests that `open` refuses them.
+        """
+        return None
 
     # --- capabilities
 
@@ -153,7 +185,105 @@ class CameraContract:
                     after = camera.set(parameter.name, parameter.checked(parameter.value))
                     assert (after.height_px, after.width_px) == (before.height_px, before.width_px)
 
+    def test_settings_keep_new_values(self) -> None:
+        """A value that was set is the value from then on, and no other setting changes the image
+        format.
+        """
+        with self._made() as camera:
+            camera.open()
+            if not isinstance(camera, AdjustableCamera):
+                return
+            for parameter in camera.settings():
+                if (wanted := _another(parameter)) is None:
+                    continue
+                camera.set(parameter.name, wanted)
+                now = next(one for one in camera.settings() if one.name == parameter.name).value
+                assert now != parameter.value, (
+                    f"{parameter.name} was set to {wanted!r} and still is {now!r}"
+                )
+
+    def test_impossible_options_are_refused(self) -> None:
+        """`open` raises, in place of another value in silence; if a suite has `make_refused`."""
+        camera = self.make_refused()
+        if camera is None:
+            return
+        try:
+            camera.open()
+        except (InputError, CameraError):
+            return
+        finally:
+            camera.close()
+        raise AssertionError("open() accepted options that the device cannot do")
+
     # --- frames
+
+    def test_frames_have_the_known_counts(self) -> None:
+        """They are what the device showed, also after a pause; if a suite has `shows`."""
+        with self._made() as camera:
+            camera.open()
+            frames = self._frames(camera)
+            time.sleep(0.1)  # time for the library to use its buffers again
+            frames += [] if camera.exhausted else self._frames(camera, 1)
+            for frame in frames:
+                if (known := self.shows(frame)) is not None:
+                    np.testing.assert_array_equal(
+                        frame.counts, known, "read() delivers other counts than the device showed"
+                    )
+
+    def test_many_frames_are_numbered_and_timed(self) -> None:
+        """Ids wrap where they are said to, and the clock of the camera counts nanoseconds."""
+        with self._made() as camera:
+            capabilities = camera.open()
+            frames = self._frames(camera, 1)
+            end_s = time.monotonic() + _MANY_S
+            while len(frames) < _MANY and not camera.exhausted and time.monotonic() < end_s:
+                frame = camera.read(0.1)
+                frames += [] if frame is None else [frame]
+        for before, after in pairwise(frames):
+            if before.frame_id is not None and after.frame_id is not None:
+                goes_on = capabilities.frame_ids.missed(before.frame_id, after.frame_id) >= 0
+                assert goes_on, (
+                    f"frame_id {after.frame_id} after {before.frame_id} contradicts "
+                    f"{capabilities.frame_ids}"
+                )
+        first, last = frames[0], frames[-1]
+        elapsed_ns = last.host_time_ns - first.host_time_ns
+        if capabilities.finite or first.camera_time_ns is None or last.camera_time_ns is None:
+            return
+        ratio = (last.camera_time_ns - first.camera_time_ns) / max(elapsed_ns, 1)
+        assert elapsed_ns < 1e9 * _SCALE_S or 1 / _SCALE < ratio < _SCALE, (
+            f"camera_time_ns advances {ratio:.3g} times as fast as the time: it must be in ns"
+        )
+
+    def test_incomplete_frame_is_counted_and_not_delivered(self) -> None:
+        """It leaves a gap of the ids and a count, if a suite has `spoil`."""
+        if type(self).spoil is CameraContract.spoil:
+            return
+        with self._made() as camera:
+            ids = camera.open().frame_ids
+            numbers = [frame.frame_id for frame in self._frames(camera, 1)]
+            before = sum(camera.counters().values()) - camera.counters()["delivered"]
+            self.spoil(camera)
+            numbers += [self._read(camera).frame_id for _ in range(_BUFFERED)]
+            after = sum(camera.counters().values()) - camera.counters()["delivered"]
+        assert after > before, "a frame with data missing must be counted by counters()"
+        known = [number for number in numbers if number is not None]
+        gaps = [ids.missed(one, two) for one, two in pairwise(known)]
+        assert not known or any(gap > 0 for gap in gaps), "a frame with data missing was delivered"
+
+    def test_start_delivers_no_frame_from_before(self) -> None:
+        """What waited in the buffers at `stop` is not delivered after `start`."""
+        with self._made() as camera:
+            if camera.open().finite:
+                return
+            self._frames(camera, 1)
+            time.sleep(0.1)  # time for frames to wait in the buffers
+            camera.stop()
+            began_ns = unix_ns()
+            (frame,) = self._frames(camera, 1)
+            assert frame.host_time_ns >= began_ns, (
+                "the first frame after start() was received before it: empty the buffers"
+            )
 
     def test_frames_match_the_capabilities(self) -> None:
         """Shape, type and range of the counts, and the rest of a frame."""
@@ -284,6 +414,44 @@ class CameraContract:
                 == 1
             )
 
+    # --- trigger
+
+    def test_armed_trigger_is_kept_and_read_back(self) -> None:
+        """`arm` returns what the camera keeps: near what was asked for, and the same as
+        `trigger_now`.
+        """
+        with self._made() as camera:
+            camera.open()
+            if not isinstance(camera, TriggeredCamera):
+                return
+            limits = camera.timing()
+            assert isinstance(limits, CameraTiming), f"timing() returned {limits!r}"
+            sources: tuple[Literal["free", "line"], ...] = ("free", "line")
+            for source, exposure_us in product(sources, _EXPOSURES_US):
+                wanted_us = float(
+                    np.clip(exposure_us, limits.min_exposure_us, limits.max_exposure_us)
+                )
+                try:
+                    armed = camera.arm(CameraTrigger(source, wanted_us))
+                except InputError:
+                    continue  # it cannot be triggered that way
+                now = camera.trigger_now()
+                assert (armed.source, now.source) == (source, source), (
+                    f"armed to {source!r}, the trigger is {now.source!r}"
+                )
+                assert armed.exposure_us == now.exposure_us, (
+                    f"arm() returned {armed.exposure_us} µs, trigger_now() {now.exposure_us} µs: "
+                    "read it back"
+                )
+                off_us = abs(now.exposure_us - wanted_us)
+                assert off_us <= max(limits.step_us, 0.01 * wanted_us), (
+                    f"armed to {wanted_us} µs, the exposure is {now.exposure_us} µs"
+                )
+            camera.start()
+            assert _refused(lambda: camera.arm(CameraTrigger("free", wanted_us))), (
+                "arm() while started must raise RuntimeError"
+            )
+
     # --- calibration
 
     def test_calibration_fits_the_frames(self) -> None:
@@ -388,11 +556,17 @@ class CameraContract:
             self._frames(camera, 1)
             self.unplug(camera)
             end_s = time.monotonic() + self.lost_s
+            waits_s = []
             try:
-                while time.monotonic() < end_s:
-                    camera.read(0.1)
+                while (began_s := time.monotonic()) < end_s:
+                    if camera.read(0.1) is None:
+                        waits_s.append(time.monotonic() - began_s)
             except CameraLost:
                 camera.stop()
+                fastest_s = min(waits_s, default=0.0)
+                assert fastest_s < 0.1 + _GRACE_S, (
+                    f"read(0.1) without a frame takes {fastest_s:.2g} s: it must end at its timeout"
+                )
             else:
                 raise AssertionError(
                     f"read() raised no CameraLost within {self.lost_s:g} s after unplug()"
@@ -427,6 +601,22 @@ class CameraContract:
         camera.open()
         camera.start()
         return [self._read(camera) for _ in range(self.n_frames if count is None else count)]
+
+
+def _another(parameter: Parameter) -> Value | None:
+    """Return another value of a setting; None if it has no other."""
+    value, low, high = parameter.value, parameter.low, parameter.high
+    if parameter.choices:
+        return next((choice for choice in parameter.choices if choice != value), None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    half, double = type(value)(value / 2), type(value)(2 * value)
+    fitting = (
+        other
+        for other in (half, double)
+        if other != value and (low is None or other >= low) and (high is None or other <= high)
+    )
+    return next(fitting, None)
 
 
 def _refused(call: Callable[[], object]) -> bool:

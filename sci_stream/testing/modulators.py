@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,6 +32,25 @@ class ModulatorContract:
     def make(self) -> MaskModulator:
         """Return a modulator, not yet open; each call returns an equal one."""
         raise NotImplementedError
+
+    def shown(self, modulator: Any) -> Array | None:  # noqa: ARG002 - for a suite that knows
+        """Return the patterns that the device shows now, in their order, (n, H, W) uint8; one while
+        one is held.
+
+        Optional, from a fake of the device or a camera in front of it: the suite then tests what is
+        shown.
+        """
+        return None
+
+    def timed(self, modulator: Any) -> MaskTiming | None:  # noqa: ARG002 - for a suite that knows
+        """Return the times that the armed device has; optional, as `shown`."""
+        return None
+
+    def disturb(self, modulator: Any) -> None:
+        """Let the running device restart, or come late with a pattern.
+
+        Optional: the suite then tests that its counters show it.
+        """
 
     def test_capabilities_and_counters_are_complete(self) -> None:
         """It has all methods; sizes and limits are in range; counts have a name and are integers ≥
@@ -67,6 +87,80 @@ class ModulatorContract:
             assert modulator.load(patterns[::-1]) == pattern_hash(patterns[::-1])
             with pytest.raises(InputError):
                 modulator.load(np.zeros((2, can.height_px + 1, can.width_px), np.uint8))
+
+    def test_patterns_are_shown_as_they_were_loaded(self) -> None:
+        """All of them, in their order, also if the caller uses their memory again; a suite needs
+        `shown`.
+        """
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            if not can.holds:
+                return
+            for reverse in (False, True):
+                patterns = self.patterns(can)[:: -1 if reverse else 1].copy()
+                expected = patterns.copy()
+                modulator.load(patterns)
+                patterns[:] = 255 - patterns
+                modulator.arm(timing)
+                modulator.start()
+                self._compare(modulator, expected)
+                modulator.stop()
+
+    def test_held_pattern_is_shown_alone(self) -> None:
+        """A mask by its number, dark and white, also while the cycle runs; a suite needs
+        `shown`.
+        """
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            if not can.holds:
+                return
+            closed, patterns = np.zeros((can.height_px, can.width_px), np.uint8), self.patterns(can)
+            expected = {"dark": closed, "white": closed + np.uint8(255), 1: patterns[1]}
+            for pattern, picture in expected.items():
+                modulator.arm(timing)
+                modulator.start()
+                modulator.hold(cast(Pattern, pattern))
+                self._compare(modulator, picture[np.newaxis])
+                with pytest.raises(RuntimeError):
+                    modulator.start()  # the timing of a cycle has to be armed again
+
+    def test_load_stops_the_cycle(self) -> None:
+        """It can be armed and started again at once."""
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            modulator.start()
+            modulator.load(self.patterns(can))
+            modulator.arm(timing)
+            modulator.start()
+            modulator.stop()
+
+    def test_device_has_the_armed_times(self) -> None:
+        """Those of the pattern and of the darkness after it and after the cycle; a suite needs
+        `timed`.
+        """
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            gap_us = max(can.min_gap_us, 500.0) if can.gap else 0.0
+            armed = modulator.arm(replace(timing, gap_us=gap_us))
+            if (has := self.timed(modulator)) is not None:
+                for name in ("pattern_us", "dark_us", "gap_us"):
+                    kept_us, had_us = getattr(armed, name), getattr(has, name)
+                    assert had_us == pytest.approx(kept_us, abs=1e-3), (
+                        f"arm() returned {name} = {kept_us}, the device has {had_us}"
+                    )
+
+    def test_disturbance_is_counted(self) -> None:
+        """``restarts`` or ``underruns`` rises, if a suite has `disturb`."""
+        if type(self).disturb is ModulatorContract.disturb:
+            return
+        with self._made() as modulator:
+            self._armed(modulator)
+            modulator.start()
+            before = modulator.counters()
+            self.disturb(modulator)
+            after = modulator.counters()
+            rises = [after.get(name, 0) - before.get(name, 0) for name in ("restarts", "underruns")]
+            assert max(rises) > 0, f"counters() shows no restart and no underrun: {dict(after)}"
 
     def test_hold_shows_each_pattern_and_refuses_others(self) -> None:
         """Masks by number, dark and white, and None; `arm` ends it;
@@ -136,6 +230,15 @@ class ModulatorContract:
                     modulator.stop()
                 modulator.start()
                 modulator.close()
+
+    def _compare(self, modulator: MaskModulator, expected: Array) -> None:
+        shown = self.shown(modulator)
+        if shown is None:
+            return
+        assert shown.shape == expected.shape, (
+            f"the device shows {len(shown)} patterns of {shown.shape[1:]}, not {expected.shape}"
+        )
+        np.testing.assert_array_equal(shown, expected, "the device shows other patterns")
 
     def patterns(self, can: ModulatorCapabilities) -> Array:
         """Return patterns that it can show; none for a mask that is moved."""

@@ -24,7 +24,9 @@ from sci_stream.calibration.measurement import (
     Measured,
     MeasurementConditions,
     check_white,
+    dark_of_phases,
     measure,
+    white_of_phases,
 )
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
@@ -221,6 +223,7 @@ class _Session:
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             source=self._source(),
             mask_order=tuple(order),
+            moving=not self._holds,
         )
         result = measure(dark, white, patterns, conditions)
         self._taken.finish()
@@ -295,9 +298,8 @@ class _Session:
         """Take a moving mask in exposures of a B-th of a cycle, each later than the one before by
         as much.
 
-        Each pixel sees an open element in some phase: white is the largest phase. Dark is the light
-        of exposures half as long, doubled, less that of whole ones: counts are proportional to
-        light.
+        Most pixels see an open element in some phase, which gives the white field. Without an
+        operator, the dark field comes from exposures half as long.
         """
         camera, coded, plan = self._camera, self._coded, self._timing
         assert coded is not None
@@ -349,13 +351,9 @@ class _Session:
         patterns = [phase(b, n) for b in range(n)]
         if self._plan.unattended:
             halves = [phase(b, 2 * n) for b in range(2 * n)]
-            dark = FrameMean.of(
-                (np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n
-            )
+            dark = dark_of_phases(halves, patterns)
         coded.stop()
-        white = FrameMean.of(
-            np.max([p.mean for p in patterns], 0), np.any([p.saturated for p in patterns], 0)
-        )
+        white = white_of_phases(patterns, self._capabilities.bayer)
         return dark, white, [patterns[b] for b in order]
 
     def _average(self, words: str) -> FrameMean:

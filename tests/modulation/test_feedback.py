@@ -42,6 +42,23 @@ def test_votes_that_disagree_correct_nothing() -> None:
     assert feedback.add(began(1, state=2)) is None, "settling"
 
 
+def test_lost_pulse_in_the_times_is_corrected_at_once() -> None:
+    feedback = MaskFeedback(8, 1000.0)
+    correction = feedback.late(1, sure=True)
+    assert correction is not None
+    assert (correction.advance, feedback.corrections) == (-1, 1)
+    assert feedback.add(began(1)) is None, "evidence from before the correction"
+
+
+def test_unsure_lost_pulse_needs_one_vote_of_the_picture() -> None:
+    feedback = MaskFeedback(8, 1000.0)
+    assert feedback.late(1, sure=False) is None
+    assert feedback.add(began(0)) is None, "exposed before the pulse was lost"
+    correction = feedback.add(began(1))
+    assert correction is not None
+    assert correction.advance == -1
+
+
 def test_corrections_are_bounded() -> None:
     feedback = MaskFeedback(8, 1000.0)
     for number in range(30):

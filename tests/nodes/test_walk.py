@@ -24,6 +24,7 @@ BESIDE_THE_WAY = {
     ),  # the start of a series, accounting of memory
     "nodes/acquire/spool",
     *(
+        "nodes/acquire/frame_content",
         "nodes/acquire/trigger_monitor",
         "nodes/reconstruct/calibration_watch",
         "calibration/monitor",

@@ -352,6 +352,25 @@ def test_moving_mask_resumes_in_the_same_light_only(
     assert [int(words.split()[1]) for words in began if "of 0 to 7" in words] == list(taken)
 
 
+@pytest.mark.parametrize(("motion", "n_frames"), [("sine", 8), ("sawtooth", 20)])
+def test_moving_mask_shows_the_noise_and_no_false_defect(motion: str, n_frames: int) -> None:
+    stage = modulated(
+        modulator={"motion": motion, "n_frames": n_frames},
+        camera={"white_field": True, "calibration_light": 0.8, "n_frames": n_frames},
+        n_frames=n_frames,
+    )
+    plan = dataclasses.replace(PLAN, unattended=True, frames=32)
+    calibration, measured = calibrate(stage, plan, no_operator, silent)
+    full_well_e, range_dn, read_noise_e = 10_500.0, 4095 - 64, 2.5
+    gain = full_well_e / range_dn
+    assert calibration.gain_e_per_dn == pytest.approx(gain, rel=0.02)
+    assert calibration.read_noise_dn == pytest.approx(read_noise_e / gain, rel=0.15)
+    assert calibration.bad_pixels is None
+    figures = {figure.name: figure for figure in assess(calibration, measured)}
+    assert figures["white_evenness"].value > 0.85, "the field is even"
+    assert figures["clipped"].verdict is Verdict.OK
+
+
 def test_dark_frame_of_a_moving_mask_is_asked_for_once(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, frames=4, progress_file=tmp_path / "c.h5.part")
     asked: list[str] = []

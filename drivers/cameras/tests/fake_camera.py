@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from drivers.cameras.tests.optical_table import OpticalTable
+from sci_stream.model import Array
 from sci_stream.modulation.timing import CameraTrigger
 
 _WIDTH, _HEIGHT, _PIXEL_FORMAT, _ACQUISITION = 0x100, 0x104, 0x128, 0x124
@@ -37,6 +38,14 @@ _DELAY_NODES = """
 </IntReg>
 """
 _MONO = {1: 0x01080001, 2: 0x01100007}  # by bytes of a pixel: Mono8, Mono16
+# What the firmware does from a frame on: registers that it writes, as another program would.
+_WRITES = {
+    "height": (_HEIGHT, 24),
+    "width": (_WIDTH, 32),
+    "format": (_PIXEL_FORMAT, 0x01080001),
+    "trigger": (_TRIGGER_MODE, 1),
+}
+MISBEHAVIOURS = (*_WRITES, "repeats", "tears", "halves", "stamp_stands", "stamp_back", "ids_back")
 _FILL = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_uint32, c_uint32, c_uint32)
 
 
@@ -49,7 +58,47 @@ def library_file() -> str | None:
     return None
 
 
-def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
+class Firmware:
+    """The pictures of a camera, which misbehaves from a frame on; ``what`` is one of
+    `MISBEHAVIOURS`.
+    """
+
+    def __init__(self, lib: ctypes.CDLL, what: str, since: int) -> None:
+        lib.arv_buffer_set_frame_id.argtypes = [c_void_p, c_uint64]
+        lib.arv_buffer_set_timestamp.argtypes = [c_void_p, c_uint64]
+        self._lib, self._what, self._since = lib, what, since
+        self._count = 0
+        self._before: Array | None = None
+
+    def picture(self, buffer: int, camera: int, picture: Array) -> Array:
+        """Return what the camera sends in place of a picture, and mark the buffer."""
+        self._count += 1
+        self._before = self._sent(buffer, camera, picture, self._before)
+        return self._before
+
+    def _sent(self, buffer: int, camera: int, picture: Array, before: Array | None) -> Array:
+        late = self._count - self._since
+        if late < 0 or not self._what or before is None:
+            return picture
+        rows, lib = len(picture) // 2, self._lib
+        if late == 0 and self._what in _WRITES:
+            lib.arv_fake_camera_write_register(camera, *_WRITES[self._what])
+        if self._what == "repeats" and late % 3 == 0:
+            return before
+        if self._what == "tears":
+            return np.concatenate([picture[:rows], before[rows:]])
+        if self._what == "halves":
+            return np.concatenate([picture[:rows], np.zeros_like(before[rows:])])
+        if self._what == "stamp_stands":
+            lib.arv_buffer_set_timestamp(buffer, 10**9)
+        if self._what == "stamp_back":
+            lib.arv_buffer_set_timestamp(buffer, 10**9 + late * 2 * 10**7)
+        if self._what == "ids_back":
+            lib.arv_buffer_set_frame_id(buffer, late + 1)
+        return picture
+
+
+def serve(source: Path, serial: str, lost_per_thousand: float, what: str, since: int) -> None:
     """Run the camera until SIGTERM: a file of (N, H, W) uint8 or uint16, one after the other, for
     ever, or a table.
 
@@ -74,6 +123,7 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
     )
     lib.g_object_set.argtypes = [c_void_p, c_char_p, c_double, c_void_p]
     is_table = source.is_dir()
+    firmware = Firmware(lib, what, since)
     frames = np.load(source / "scene.npy" if is_table else source)
     shots = itertools.cycle(frames)
 
@@ -101,10 +151,12 @@ def serve(source: Path, serial: str, lost_per_thousand: float) -> None:
             mode = "line" if register(_TRIGGER_MODE) else "free"
             trigger = CameraTrigger(mode, exposure_us, register(_TRIGGER_DELAY))
             picture = table.image(lib.arv_buffer_get_frame_id(buffer), trigger)
+        if register(_ACQUISITION):
+            picture = firmware.picture(buffer, camera, picture)
         shot = np.ascontiguousarray(picture).tobytes()
-        ctypes.memmove(
-            lib.arv_buffer_get_data(buffer, None), shot, len(shot)
-        )  # its size is that of the payload
+        pixel_bytes = (register(_PIXEL_FORMAT) >> 16 & 0xFF) // 8
+        payload = register(_WIDTH) * register(_HEIGHT) * pixel_bytes
+        ctypes.memmove(lib.arv_buffer_get_data(buffer, None), shot, min(len(shot), payload))
 
     description = str(_with_input(lib, source)).encode() if is_table else None
     server = lib.arv_gv_fake_camera_new_full(b"127.0.0.1", serial.encode(), description)
@@ -156,7 +208,9 @@ def _with_input(lib: ctypes.CDLL, folder: Path) -> Path:
 class FakeCamera:
     """The camera in a process of its own, which can be switched off and on."""
 
-    def __init__(self, source: Path, serial: str, lost_per_thousand: float) -> None:
+    def __init__(
+        self, source: Path, serial: str, lost_per_thousand: float, what: str, since: int
+    ) -> None:
         self._argv = [
             sys.executable,
             "-m",
@@ -165,6 +219,7 @@ class FakeCamera:
             serial,
         ]
         self._argv += ["--lost-per-thousand", str(lost_per_thousand)]
+        self._argv += ["--what", what, "--since", str(since)]
         self._process: subprocess.Popen[str] | None = None
         self.on()
 
@@ -185,10 +240,14 @@ class FakeCamera:
 
 @contextlib.contextmanager
 def fake_camera(
-    source: Path, serial: str = "SCIGV1", lost_per_thousand: float = 0.0
+    source: Path,
+    serial: str = "SCIGV1",
+    lost_per_thousand: float = 0.0,
+    what: str = "",
+    since: int = 0,
 ) -> Iterator[FakeCamera]:
-    """Yield the camera, switched on."""
-    camera = FakeCamera(source, serial, lost_per_thousand)
+    """Yield the camera, switched on; ``what`` is what its firmware does from frame ``since`` on."""
+    camera = FakeCamera(source, serial, lost_per_thousand, what, since)
     try:
         yield camera
     finally:
@@ -200,5 +259,7 @@ if __name__ == "__main__":
     parser.add_argument("source", type=Path)
     parser.add_argument("serial")
     parser.add_argument("--lost-per-thousand", type=float, default=0.0)
+    parser.add_argument("--what", choices=("", *MISBEHAVIOURS), default="")
+    parser.add_argument("--since", type=int, default=0)
     given = parser.parse_args()
-    serve(given.source, given.serial, given.lost_per_thousand)
+    serve(given.source, given.serial, given.lost_per_thousand, given.what, given.since)

@@ -21,6 +21,9 @@ from sci_stream.cli.rigs import config_init
 from sci_stream.config import load_rig
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
+from sci_stream.nodes.acquire.camera_reader import CameraReader
+from sci_stream.nodes.acquire.in_flight import MemoryBudget
+from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
@@ -279,6 +282,44 @@ def test_lost_packets_and_automatic_gain_are_recorded(tmp_path: Path, frames: Pa
         (finding,) = [finding for finding in check_rig(run.path) if finding.what == "settings"]
         assert finding.warning
         assert 'add ["GainAuto", "Off"] to [camera.options] features' in finding.text
+
+
+WORDS_OF_MISBEHAVIOUR = {
+    "height": "sends images of another format than its features declare",
+    "width": "sends images of another format than its features declare",
+    "format": "sends images of another format than its features declare",
+    "trigger": "waits for triggers from Line0, as configured before",
+    "repeats": "frames repeat the frame before",
+    "tears": "frames contain rows of a frame before",
+    "halves": "frames lack rows",
+    "stamp_stands": "frames have a time that does not increase",
+    "stamp_back": "frames have a time that does not increase",
+}
+
+
+@pytest.mark.parametrize("what", WORDS_OF_MISBEHAVIOUR)
+def test_misbehaving_firmware_is_named_within_ten_frames(
+    frames: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    since = 15
+    with fake_camera(frames, what=what, since=since):
+        options = {"features": [["AcquisitionFrameRate", 50.0]], "silence_s": 1.0}
+        camera = ManagedCamera(AravisCamera(AravisOptions.model_validate(options)), "aravis")
+        reader = CameraReader(
+            *(camera, MemoryBudget(1 << 30), lambda: None),
+            lambda captured: captured,
+            most=since + 10,
+        )
+        reader.open()
+        reader.start()
+        wait_for(
+            lambda: WORDS_OF_MISBEHAVIOUR[what] in f"{caplog.text}{reader.failure}",
+            "the fault is named",
+        )
+        reader.stop()
+        reader.join(60.0)
+        camera.release()
+    assert reader.acquired <= since + 10
 
 
 MOMENTS = ("before it opens", "before it starts", "in a series", "at the end")

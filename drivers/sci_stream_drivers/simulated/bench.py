@@ -65,6 +65,7 @@ class Bench:
             self.timing = MaskTiming()
             self.phase = 0.0
             self.latency_us = 0.0
+            self.late_us = 0.0
             self.version = 0
             self.counts = {"cycles": 0, "underruns": 0, "restarts": 0}
 
@@ -105,7 +106,9 @@ class Bench:
         with self.lock:
             if trigger.source == "line" or self.timing.master == "camera":
                 # The camera counted a pulse too few, and begins a pattern late from now on.
-                self.phase += n in self.lost_pulses
+                lost = n in self.lost_pulses
+                self.phase += lost
+                self.late_us += lost * self.timing.slot_us
                 begin = self.phase
             else:
                 begin = (n * _FREE_STEP % 1) * self.n_patterns

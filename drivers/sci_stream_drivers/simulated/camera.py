@@ -395,7 +395,7 @@ class SimulatedCamera:
         frame = CameraFrame(
             counts=counts,
             frame_id=ids.first + (self._k if span is None else self._k % span),
-            camera_time_ns=self._pacer.stamp_ns(self._k),
+            camera_time_ns=self._pacer.stamp_ns(self._k) + round(1e3 * self._bench.late_us),
             host_time_ns=unix_ns(),
             truth=truth,
         )

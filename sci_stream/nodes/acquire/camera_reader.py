@@ -7,12 +7,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
+from sci_stream.delivery.frame_faults import FAULTS, FRAME_FAULT
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.nodes.acquire.frame_content import FrameContent
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.trigger_monitor import TriggerMonitor
 from sci_stream.optics.calibration import Calibration
@@ -97,6 +99,7 @@ class CameraReader(Generic[T]):
         """Number of camera restarts in this series."""
         self._retries = False
         self._triggers = TriggerMonitor()
+        self._content = FrameContent()
         self.capabilities: CameraCapabilities | None = None
         """None until the camera is open."""
         self.calibration: Calibration | None = None
@@ -291,25 +294,25 @@ class CameraReader(Generic[T]):
         counted.update(self._camera.counters())
         self.driver_counts = counted
 
-    def _note(self, what: str) -> None:
-        """Count an event."""
+    def _note(self, what: str) -> bool:
+        """Count an event; return whether it is worth a line of the log: few of many are."""
         self.counts = self.counts + Counter({what: 1})
+        return self.counts[what] in {1, 10, 100} or self.counts[what] % 1000 == 0
 
     def _accept(self, frame: CameraFrame) -> None:
         if self.finished:
             return  # abandoned meanwhile
         missed = 0 if frame.frame_id is None else self._missed_before(frame.frame_id)
         if missed < 0:
-            self._note("repeated")
-            if self.counts["repeated"] in {1, 10, 100} or self.counts["repeated"] % 1000 == 0:
+            if self._note("repeated"):
                 log.warning(
                     "frame id %s after %s: the frame was delivered before and is discarded (%d so "
                     "far)",
                     *(frame.frame_id, self._previous_id, self.counts["repeated"]),
                 )
             return
-        self._triggers.check(frame, missed)
-        self.counts = (self.counts + Counter(missed=missed)) | self._triggers.counts
+        missed, frame = self._checked(frame, missed)
+        self.counts = self.counts + Counter(missed=missed)
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera
         # cannot wait.
@@ -319,6 +322,25 @@ class CameraReader(Generic[T]):
         )
         self.acquired += 1
         self._wake()
+
+    def _checked(self, frame: CameraFrame, missed: int) -> tuple[int, CameraFrame]:
+        """Return the frames missed before this one, also by its time, and the frame with its
+        faults.
+        """
+        assert self.capabilities is not None
+        period_ns = self.capabilities.frame_period_ns
+        in_time, untriggered = self._triggers.check(frame.camera_time_ns, missed, period_ns)
+        faults = [name for name in (in_time, self._content.check(frame.counts)) if name]
+        for name in faults:
+            if self._note(name):
+                log.warning(
+                    "frames %s (the last is %d; %d so far): %s",
+                    *(FAULTS[name].words, self.acquired, self.counts[name], FAULTS[name].remedy),
+                )
+        if faults:
+            bits = sum(FAULTS[name].bit for name in faults)
+            frame = replace(frame, chunks={**frame.chunks, FRAME_FAULT: bits})
+        return missed + untriggered, frame
 
     def _missed_before(self, frame_id: int) -> int:
         """Return the number of frames missed before this one, −1 if it is a repetition; detect a
@@ -405,6 +427,7 @@ class CameraReader(Generic[T]):
         """Count the event; frames are not compared with those before."""
         self.epoch += 1
         self._triggers.restart()
+        self._content = FrameContent()
         self._note(why)
 
     def _adopt(self, again: CameraCapabilities) -> None:

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from sci_stream.errors import CameraError, InputError, SciStreamError
-from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
+from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
@@ -33,6 +34,8 @@ _LIMITS_S = {
     "set": 60.0,
 }
 _LIMIT_S = 30.0
+# So many pixels show the range of the counts: one bright pixel in a thousand is enough.
+_SAMPLES = 65_536
 # Time for the driver to release the camera at the end.
 _END_S = 30.0
 
@@ -47,9 +50,9 @@ class ManagedCamera:
     reopened.
 
     Any exception that the port does not declare becomes a `CameraError` that names driver and call;
-    `stop` and `close` never raise. The shape of each frame is checked; `sci_stream.testing.cameras`
-    tests the rest of the contract. A call that does not return cannot be interrupted: `overdue`
-    reports it to another thread. ``driver`` is the driver's name.
+    `stop` and `close` never raise. Shape, type and range of each frame are checked;
+    `sci_stream.testing.cameras` tests the rest of the contract. A call that does not return cannot
+    be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
     """
 
     def __init__(self, camera: Camera, driver: str) -> None:
@@ -57,6 +60,9 @@ class ManagedCamera:
         self._driver = driver
         self._changed: dict[str, Value] = {}
         self._shape = (0, 0)
+        self._bits = 0
+        self._dtype: np.dtype[Any] | None = None
+        self._is_good = False
         self._is_open = self._failed = self._hangs = False
         self._calls: dict[int, tuple[str, float, float]] = {}
         self.user = threading.Thread()
@@ -71,8 +77,9 @@ class ManagedCamera:
         with self._call("open"):
             capabilities = self._camera.open()
             self._shape = (capabilities.height_px, capabilities.width_px)
+            self._bits = capabilities.bit_depth
         if not self._is_open:
-            self._is_open = True
+            self._is_open, self._is_good = True, False
             for name, value in self._changed.items():
                 try:
                     capabilities = self._set(name, value)
@@ -121,15 +128,33 @@ class ManagedCamera:
             if frame is None:
                 return None
             counts = np.ascontiguousarray(frame.counts)
-        if counts.shape != self._shape or counts.dtype not in _COUNTS:
-            self._failed = True
-            raise CameraError(
-                f"The camera driver {self._driver!r} delivered another format than it announced",
-                expected=f"counts of {self._shape} uint8, uint16 or float32",
-                got=f"{counts.shape} {counts.dtype}",
-                hint="This is an error of the driver.",
-            )
+        self._check_format(counts)
         return replace(frame, counts=counts)
+
+    def _check_format(self, counts: Array) -> None:
+        """Refuse a frame that is not in the announced format.
+
+        Raises `CameraLost` after right frames: another program has changed the format, and the
+        camera is configured again. Otherwise it is an error of the driver.
+        """
+        got = ""
+        if counts.shape != self._shape or counts.dtype not in _COUNTS:
+            got = f"{counts.shape} {counts.dtype}"
+        elif self._dtype not in (None, counts.dtype):
+            got = f"{counts.dtype}, and {self._dtype} before"
+        elif counts.dtype.kind == "u":
+            got = _out_of_range(counts, self._bits)
+        if not got:
+            self._is_good, self._dtype = True, counts.dtype
+            return
+        self._failed = True
+        kind = CameraLost if self._is_good else CameraError
+        raise kind(
+            f"The camera driver {self._driver!r} delivered another format than it announced",
+            expected=f"counts of {self._shape} uint8, uint16 or float32, of {self._bits} bits",
+            got=got,
+            hint="Another program has changed the format, or this is an error of the driver.",
+        )
 
     @property
     def exhausted(self) -> bool:
@@ -223,6 +248,21 @@ class ManagedCamera:
             self.user.join()
         self._failed = True
         self.close()
+
+
+def _out_of_range(counts: Array, bits: int) -> str:
+    """Return how counts exceed the range of a format, ``""`` if they do not."""
+    sample = counts.reshape(-1)[:: max(1, counts.size // _SAMPLES)]
+    top, limit = int(sample.max()), 2**bits - 1
+    if top <= limit:
+        return ""
+    spare = 8 * counts.itemsize - bits
+    got = f"counts up to {top}"
+    if not (sample & (2**spare - 1)).any():
+        return f"{got}, all multiples of {2**spare}: left-justified values of {bits} bits"
+    if sample.byteswap().max() <= limit:
+        return f"{got}: the bytes of each value are swapped"
+    return got
 
 
 @contextlib.contextmanager

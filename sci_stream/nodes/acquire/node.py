@@ -13,6 +13,7 @@ from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import NOTEWORTHY_STEP_S, read_again, unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
@@ -429,6 +430,9 @@ class AcquireNode:
             self._settle(Settled(entry.seq, DropReason.DRAIN_TIMEOUT), now_s)
         self._drops.send(now_s, everything=True)
         if self._info is not None:
+            # The sink needs the last counts of the camera for the summary.
+            self._publish_status()
+            self._link.connection.send_heartbeat()
             end = SeriesEnd(
                 series=self._series,
                 acquired=self._reader.acquired,
@@ -566,6 +570,6 @@ def series_info(
         frame_period_ns=capabilities.frame_period_ns,
         rig_toml=rig.to_toml(),
         versions=versions(),
-        chunks=dict(capabilities.chunks),
+        chunks={**capabilities.chunks, FRAME_FAULT: UNIT},
         distortions=" ".join(f"{text}." for text in capabilities.distortions),
     )

@@ -1,78 +1,102 @@
-"""Detection of missed and duplicate triggers from frames and their timestamps."""
+"""Detection of missed and early triggers from the times of frames."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import logging
+from collections import deque
 from statistics import median
 
-import numpy as np
-
-from sci_stream.model import Array, CameraFrame
+log = logging.getLogger(__name__)
 
 _MAX_PERIODS = 32
-# Fewer periods give no median to compare with; more than are kept would lag behind a changed rate.
-_PERIODS_NEEDED = 8
-# Noise makes two frames differ in nearly every pixel: a sample finds a repeated one as surely as
-# the whole frame.
-_SAMPLES = 4096
-# Jitter stays within these limits; a missed trigger doubles the period.
-_SHORT, _LONG = 0.6, 1.5
+# Fewer periods show no rhythm. An announced period has to agree with some.
+_PERIODS_NEEDED, _ANNOUNCED_NEEDED = 8, 3
+# Jitter stays above this share of a period.
+_SHORT = 0.6
+# Missed triggers leave whole periods, within this share of one or four times the usual jitter.
+_WHOLE, _JITTERS = 0.02, 4.0
+# Frames with more jitter than this share of a period are not periodic.
 _REGULAR = 0.1
+# Announced and observed period differ by less than this share where they agree.
+_AGREES = 0.05
 
 
 class TriggerMonitor:
-    """Compare each frame with the previous one of the same epoch.
+    """Compare the time between frames with the usual period.
 
-    ``identical``: the same counts in every pixel, impossible for a noisy sensor: a buffer was
-    delivered twice. ``trigger_missed``: periods without an exposure that no gap in the frame ids
-    explains, as when the camera was not ready for a trigger. ``trigger_early``: exposures after
-    less than 0.6 of the usual period, as from a bouncing trigger line. The usual period is the
-    median of the last ones; without camera timestamps only ``identical`` is detected.
+    The usual period is the median of the last ones, each without the triggers that it missed. From
+    the first frames on, it is compared with the period that the camera or the timing plan
+    announces.
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
         self._before_ns: int | None = None
-        self._sampled: Array | None = None
         self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
+        self._in_row = 0
+        self._was_late = False
+        self._announced_ns: int | None = None
 
     def restart(self) -> None:
         """Reset after a camera restart, which resets its clock."""
-        self._before_ns = self._sampled = None
+        self._before_ns = None
         self._periods_ns.clear()
 
-    def check(self, frame: CameraFrame, missed: int) -> None:
-        """Check a frame; ``missed`` frames precede it according to its id."""
-        step = max(1, frame.counts.size // _SAMPLES)
-        # Copy only a sample, so that the frame's memory can be released.
-        sampled = frame.counts.reshape(-1)[::step].copy()
-        if (
-            self._sampled is not None
-            and _has_structure(sampled)
-            and np.array_equal(sampled, self._sampled)
-        ):
-            self.counts["identical"] += 1
-        self._see_time(self._before_ns, frame.camera_time_ns, missed)
-        self._sampled, self._before_ns = sampled, frame.camera_time_ns
+    def check(self, now_ns: int | None, missed: int, announced_ns: int | None) -> tuple[str, int]:
+        """Return the fault of a frame, ``""`` for none, and the triggers missed before it.
 
-    def _see_time(self, before_ns: int | None, now_ns: int | None, missed: int) -> None:
-        if before_ns is None or now_ns is None or now_ns <= before_ns:
-            return
+        By its id, ``missed`` frames precede it, which are no fault of the trigger.
+        """
+        if announced_ns != self._announced_ns:
+            self._announced_ns = announced_ns
+            self.restart()
+        before_ns, self._before_ns = self._before_ns, now_ns
+        if before_ns is None or now_ns is None:
+            return "", 0
+        if now_ns <= before_ns:
+            return "clock", 0
         elapsed_ns = now_ns - before_ns
-        if len(self._periods_ns) >= _PERIODS_NEEDED and self._is_regular():
-            periods = elapsed_ns / median(self._periods_ns) - missed
-            if periods > _LONG:
-                self.counts["trigger_missed"] += round(periods) - 1
-            elif periods < _SHORT:
-                self.counts["trigger_early"] += 1
-        self._periods_ns.append(elapsed_ns / (1 + missed))
+        periods = elapsed_ns / self._usual_ns() if self._is_regular() else 1.0 + missed
+        extra = round(periods) - 1 - missed
+        if extra <= 0 or abs(periods - round(periods)) > self._tolerance():
+            extra = 0
+        self._note(elapsed_ns / (1 + missed + extra), extra)
+        # After a frame that was late itself, the next one is in time.
+        early = periods - missed < _SHORT and not self._was_late
+        self._was_late = periods - missed > 1 + _REGULAR
+        if extra:
+            return "trigger_missed", extra
+        return ("trigger_early" if early else ""), 0
+
+    def _note(self, period_ns: float, extra: int) -> None:
+        self._periods_ns.append(period_ns)
+        self._in_row = self._in_row + 1 if extra else 0
+        if self._in_row > _MAX_PERIODS and not self._announced_ns:
+            log.warning(
+                "frames come every %.4g ms and no longer every %.4g ms: no trigger is called "
+                "missed any more; look whether their rate was changed",
+                *((1 + extra) * period_ns / 1e6, period_ns / 1e6),
+            )
+            self._in_row = 0
+            self._periods_ns.clear()
+
+    def _usual_ns(self) -> float:
+        """Return the period; that of the plan, if the observed one is a multiple of it."""
+        usual_ns = median(self._periods_ns)
+        ratio = usual_ns / (self._announced_ns or usual_ns)
+        whole = round(ratio)
+        if whole > 1 and abs(ratio / whole - 1) < _AGREES:
+            usual_ns /= whole
+            self._periods_ns = deque([usual_ns] * _PERIODS_NEEDED, _MAX_PERIODS)
+        return usual_ns
+
+    def _spread(self) -> float:
+        usual_ns = median(self._periods_ns)
+        return median(abs(period - usual_ns) for period in self._periods_ns) / usual_ns
+
+    def _tolerance(self) -> float:
+        return max(_WHOLE, _JITTERS * self._spread())
 
     def _is_regular(self) -> bool:
         """Return whether the frames are periodic; manually triggered ones are not."""
-        usual = median(self._periods_ns)
-        return median(abs(period - usual) for period in self._periods_ns) < _REGULAR * usual
-
-
-def _has_structure(sampled: Array) -> bool:
-    """Return whether equal samples are significant: black or clipped images always match."""
-    return bool(sampled.min() != sampled.max())
+        needed = _ANNOUNCED_NEEDED if self._announced_ns else _PERIODS_NEEDED
+        return len(self._periods_ns) >= needed and self._spread() < _REGULAR

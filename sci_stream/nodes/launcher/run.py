@@ -14,9 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.delivery.ledger import LedgerCounts, outcomes_in_words
 from sci_stream.errors import (
     ConfigError,
+    DataError,
     EnvironmentFault,
     FileFormatError,
     LedgerError,
@@ -34,6 +36,14 @@ from sci_stream.wire.messages import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
 _MAX_SUMMARY_BYTES = 256 << 20
+# A series with a larger share of faulty frames is not what the ledger says. Chosen, not measured.
+_MAX_FAULTY = 0.01
+_WORSE = (
+    0,
+    DataError.exit_status,
+    StorageError.exit_status,
+    LedgerError.exit_status,
+)
 
 
 def run_rig(
@@ -73,20 +83,20 @@ def run_rig(
         if not account.exists():
             return status
         try:
-            lines, result = complete_summary(account, supervisor.restarts)
+            lines, ended = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
             report(f"cannot complete the summary {account}: {error}")
             return status or EnvironmentFault.exit_status
         for words in lines:
             report(words)
-    return status or result
+    return status or ended
 
 
 def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
     """Add the number of restarts to a sink's summary.
 
-    Return the result of the run in a few lines, and its exit status: whether the ledgers of all its
-    series close, and their recordings are complete. A sink that was restarted knows the last only.
+    Return the result of the run in a few lines, and the exit status that its series deserve. A
+    sink that was restarted knows the last series only.
 
     Raises `FileFormatError` if the file is not a summary; OSError if it cannot be written.
     """
@@ -94,15 +104,22 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
         result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))
         result["restarts"] = restarts
         lines = list(result_lines(result))
-        every = (*result["earlier"], result)
-        status = 0
-        if any(series["recording"].get("incomplete") for series in every):
-            status = StorageError.exit_status
-        if not all(series["ledger"]["closed"] for series in every):
-            status = LedgerError.exit_status
+        status = max(map(_status_of, (*result["earlier"], result)), key=_WORSE.index)
         text = json.dumps(result, indent=2) + "\n"
     path.write_text(text)
     return lines, status
+
+
+def _status_of(series: Mapping[str, Any]) -> int:
+    """Return the exit status that a series deserves."""
+    ledger = series["ledger"]
+    if not ledger["closed"]:
+        return LedgerError.exit_status
+    if series["recording"].get("incomplete"):
+        return StorageError.exit_status
+    faults = {**series["frame_faults"], "trigger_missed": 0}  # of what was delivered
+    faulty = sum(faults.values())
+    return DataError.exit_status if faulty > _MAX_FAULTY * ledger["acquired"] else 0
 
 
 def _writable(summary: Path) -> Path:
@@ -126,6 +143,8 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"series {earlier['series']}: {_account(earlier['ledger'])}"
         yield from _incomplete(earlier["recording"])
     yield _account(ledger)
+    for _, words in fault_lines(summary["frame_faults"]):
+        yield words
     figures = []
     if summary["psnr_db"]:
         figures.append(
@@ -159,7 +178,8 @@ def _account(ledger: LedgerCounts) -> str:
         f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
     )
     closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
-    return f"{ledger['acquired']} acquired = {outcomes_in_words(ledger)}: {closes}"
+    missed = f", {ledger['camera_missed']} missed by the camera" if ledger["camera_missed"] else ""
+    return f"{ledger['acquired']} acquired{missed} = {outcomes_in_words(ledger)}: {closes}"
 
 
 class StatusLine:

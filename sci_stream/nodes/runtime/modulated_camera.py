@@ -28,6 +28,7 @@ from sci_stream.modulation.feedback import (
     ModulatorCorrection,
 )
 from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
+from sci_stream.modulation.rhythm import ExposureRhythm
 from sci_stream.modulation.timing import CameraTiming, CameraTrigger, ModulatorCapabilities
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
@@ -76,6 +77,7 @@ class ModulatedCamera:
         self._capabilities: CameraCapabilities | None = None
         self._evidence: deque[Mapping[str, Value]] = deque(maxlen=64)
         self._feedback = MaskFeedback(mirror_px=section.mirror_px)
+        self._rhythm = ExposureRhythm(1.0)
         self._counts: dict[str, int] = {}
         self._counted_s = self._count_every_s = 0.0
         self._state = self._settling = self._corrected = self._recovered = 0
@@ -204,6 +206,7 @@ class ModulatedCamera:
             self.modulator.advance(-self._feedback.advance)
             self._feedback.advance = 0
             self._feedback.restarted()
+        self._rhythm = ExposureRhythm(self.plan.mask.slot_us)
         first, second = self.camera.start, self.modulator.start
         if self.plan.mask.master == "camera":
             first, second = second, first
@@ -222,6 +225,9 @@ class ModulatedCamera:
         self._guarded(self._look_after)  # now: a fault during this exposure marks it
         if frame is None:
             return None
+        counts_pulses = self.plan is not None and self.plan.camera.source == "line"
+        late = self._rhythm.add(frame.camera_time_ns) if counts_pulses else 0
+        self._state = self._state or int(late != 0)
         feedback = self._feedback
         state = {
             STATE: self._state or 2 * (self._settling > 0),
@@ -233,6 +239,8 @@ class ModulatedCamera:
         }
         self._settling = max(0, self._settling - 1)
         self._state = 0
+        if late:
+            self._guarded(lambda: self._catch_up(late))
         return dataclasses.replace(frame, chunks={**frame.chunks, **state})
 
     @property
@@ -305,6 +313,22 @@ class ModulatedCamera:
                 )
             if correction is not None:
                 self._apply(correction)
+
+    def _catch_up(self, late: int) -> None:
+        """Correct exposures that begin so many patterns late from now on, as their times show."""
+        assert self.plan is not None
+        # Where each pattern gives a pulse, the camera has counted wrong. Otherwise the cycle itself
+        # may have been late, and exposures begin as before.
+        sure = self.plan.mask.pulse == "per_pattern"
+        correction = self._feedback.late(late, sure=sure) if self._section.correct else None
+        if correction is not None:
+            self._apply(correction)
+        else:
+            log.warning(
+                "an exposure came %+d patterns late: a pulse was lost, or one too many; if the "
+                "picture confirms it, the modulator is corrected",
+                late,
+            )
 
     def _apply(self, correction: ModulatorCorrection) -> None:
         log.warning(

@@ -15,6 +15,7 @@ from http.client import HTTPException
 from queue import Full, Queue
 from typing import Literal
 
+from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.errors import InputError
 from sci_stream.model import Json
 from sci_stream.modulation.patterns import sparser_masks_hint
@@ -166,6 +167,8 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
     if ledger["camera_missed"]:
         text = f"the camera missed {ledger['camera_missed']:,} frames"
         yield _Problem(f"missed {series.series}", "warn", text, ledger["camera_missed"])
+    for name, text in fault_lines(series.frame_faults):
+        yield _Problem(f"{name} {series.series}", "warn", text, series.frame_faults[name])
     if not running:
         return
     for text in series.calibration_alerts:

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 # A person can follow two a second on the page.
 _STATUS_S = 0.5
 # Of every series but the last, the summary of a run has these.
-_ACCOUNT = ("series", "ended", "ledger", "recording")
+_ACCOUNT = ("series", "ended", "ledger", "frame_faults", "recording")
 # Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
 
@@ -239,6 +239,8 @@ class SinkNode:
         elif series is None or series.name != name:
             return  # not known yet, as after a restart of this node: the sender sends it again
         elif isinstance(message, SeriesEnd):
+            if identity in self._server.peers:
+                series.update_from_acquire(self._server.peers[identity].status, now_s)
             series.end(identity, message)
         elif not series.expects(message):
             return

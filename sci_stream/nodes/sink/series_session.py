@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
+from sci_stream.delivery.frame_faults import FAULTS
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import DropReason, Ledger, Outcome, not_recorded
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
@@ -596,6 +597,10 @@ class SeriesSession:
             self.statistics.acquired_rate.update(now_s, acquired)
         if _is_count(missed):
             self.ledger.camera_missed = missed
+        counts = {name: report.get(f"camera_{name}") for name in FAULTS}
+        self.statistics.frame_faults |= {
+            name: count for name, count in counts.items() if _is_count(count)
+        }
 
     def knows_solver(self, name: str) -> bool:
         """Return whether these solver settings are known, or empty."""
@@ -647,6 +652,7 @@ class SeriesSession:
             n_frames=info.n_frames,
             bit_depth=info.bit_depth,
             ledger=self.ledger.counts(),
+            frame_faults=dict(statistics.frame_faults),
             rates={
                 "acquired_per_s": round(statistics.acquired_rate.per_s(now_s), 3),
                 "reconstructed_per_s": round(rate, 3),

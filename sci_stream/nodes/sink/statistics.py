@@ -117,6 +117,8 @@ class SeriesStatistics:
         self._by_node: Counter[str] = Counter()
         self.last: Reconstruction | None = None
         self.health = CalibrationStatistics()
+        self.frame_faults: dict[str, int] = {}
+        """Numbers of frames with a fault, by its name."""
         self.changes: list[SettingChange] = []
         """Operator changes; earlier ones that are still in force come first."""
 
@@ -193,6 +195,7 @@ class SeriesStatistics:
             "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
             "ended": self.end_reason,
             "ledger": cast(Json, self.ledger.counts()),
+            "frame_faults": dict(self.frame_faults),
             "latency_ms": self.latency_ms(),
             "psnr_db": {**psnr_db, "per_snapshot": listed} if listed else None,
             "iterations": {**iterations, "budget_limited": self._budget_limited},

@@ -38,7 +38,8 @@ class SeriesStatus:
     nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale) are
     those of the last snapshot; ``open_share`` is the mean transmission of the masks; ``chunks`` are
     numbers that the camera and the analyses add to the last snapshot, with their ``units``;
-    ``events`` are the last ones, None unless the recording is triggered.
+    ``events`` are the last ones, None unless the recording is triggered; ``frame_faults`` are
+    numbers of frames by the name of their fault.
     """
 
     series: str
@@ -60,6 +61,7 @@ class SeriesStatus:
     chunks: Mapping[str, ParameterValue] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     events: Sequence[Event] | None = None
+    frame_faults: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the quantities of the last report are not nested."""

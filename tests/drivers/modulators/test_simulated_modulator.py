@@ -67,6 +67,18 @@ def test_exposure_in_step_shows_each_mask_once() -> None:
     assert all(error_of(both, frame) < 0.005 for frame in frames(both, 3))
 
 
+def test_lost_pulse_is_corrected_by_its_time_at_once() -> None:
+    both = modulated(
+        camera={"noise": False, "snapshot_rate_hz": 200.0},
+        modulator={"pulse": "per_pattern", "faults": {"lost_pulses": [5]}},
+    )
+    taken = frames(both, 9)
+    right = [error_of(both, frame) < 0.005 for frame in taken]
+    assert right == [True] * 5 + [False] + [True] * 3
+    assert [frame.chunks[STATE] for frame in taken[4:8]] == [0, 1, 2, 0]
+    assert taken[-1].chunks[ADVANCE] == -1
+
+
 def test_lost_pulse_begins_all_later_exposures_a_mask_later() -> None:
     both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [2]}})
     taken = frames(both, 4)

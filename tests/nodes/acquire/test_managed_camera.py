@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import CameraError, CameraLost, InputError
-from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.nodes.acquire import managed_camera
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
@@ -122,6 +122,32 @@ def test_bad_frame_names_the_driver(value: object) -> None:
         CameraError, match=r"driver 'mine' (delivered another format|failed in read\(\))"
     ):
         camera.read(0.0)
+
+
+WRONG_LATER = {
+    "another type": (np.full((4, 6), 9, np.uint8), "uint8, and uint16 before"),
+    "left-justified values": (
+        np.full((4, 6), 4095 << 4, np.uint16),
+        "multiples of 16: left-justified values of 12 bits",
+    ),
+    "swapped bytes": (np.full((4, 6), 0xF103, np.uint16), "the bytes of each value are swapped"),
+    "values beyond the range": (np.full((4, 6), 4099, np.uint16), "counts up to 4099"),
+    "another shape": (np.zeros((2, 6), np.uint16), r"\(2, 6\) uint16"),
+}
+
+
+@pytest.mark.parametrize(("counts", "words"), WRONG_LATER.values(), ids=WRONG_LATER)
+def test_format_that_changes_is_named_and_set_again(counts: Array, words: str) -> None:
+    script = [frame(), frame(counts=counts), frame(), frame(counts=counts), frame(counts=counts)]
+    camera = managed_driver(read=lambda: script.pop(0))
+    for kind in (CameraLost, CameraLost, CameraError):
+        camera.open()
+        if len(script) > 1:
+            camera.read(0.0)
+        with pytest.raises(CameraError, match=words) as raised:
+            camera.read(0.0)
+        assert type(raised.value) is kind, "opened again while that helps"
+        camera.close()
 
 
 @pytest.mark.parametrize("error", BAD_ERRORS, ids=lambda error: type(error).__name__)

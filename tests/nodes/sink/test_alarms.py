@@ -74,6 +74,17 @@ def test_figures_in_a_text_do_not_make_another_alarm(series: SeriesStatus) -> No
     assert texts(alarms) == ["the masks have moved by +0.01 px"]
 
 
+def test_faults_of_frames_are_alarms(series: SeriesStatus) -> None:
+    alarms = Alarms("rig")
+    alarms.update(status(replace(series, frame_faults={"identical": 3, "trigger_early": 2})), S)
+    assert sorted(text.split(":")[0] for text in texts(alarms)) == [
+        "2 frames come early",
+        "3 frames repeat the frame before",
+    ]
+    alarms.update(status(replace(series, frame_faults={"identical": 9})), 2 * S)
+    assert any(text.startswith("9 frames repeat") for text in texts(alarms))
+
+
 def test_saturation_clears_at_half_of_its_threshold(series: SeriesStatus) -> None:
     report = series.report
     assert report is not None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sci_stream.delivery.ledger import Ledger, Outcome
+from sci_stream.errors import DataError
 from sci_stream.model import Policy, Reconstruction, SeriesInfo, SnapshotId, StageTimes
-from sci_stream.nodes.launcher.run import result_lines
+from sci_stream.nodes.launcher.run import complete_summary, result_lines
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.reports import SolveReport, Start
 
@@ -107,6 +110,19 @@ def test_open_ledger_is_stated_in_the_result() -> None:
         )
     )
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
+
+
+def test_faulty_frames_are_stated_in_result_and_status(tmp_path: Path) -> None:
+    book = book_of(reconstruction(0))
+    book.ledger.end(1)
+    book.ledger.camera_missed = 3
+    book.frame_faults["identical"] = 2
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({**book.summary({}, Counter(), {"enabled": False}), "earlier": []}))
+    lines, status = complete_summary(path, 0)
+    assert lines[0] == "1 acquired, 3 missed by the camera = 1 reconstructed: the ledger closes"
+    assert lines[1].startswith("2 frames repeat the frame before: a buffer was delivered twice")
+    assert status == DataError.exit_status
 
 
 def test_times_of_other_hosts_are_corrected_to_the_sink_clock() -> None:

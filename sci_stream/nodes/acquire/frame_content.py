@@ -1,0 +1,78 @@
+"""Detection of frames that were delivered twice, or in part, from their counts."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.model import Array
+
+# Noise makes two frames differ in nearly every pixel: as many rows and columns find a repeated
+# frame as surely as all.
+_SAMPLES = 64
+# A scene may have one flat row.
+_MIN_ROWS = 2
+# A region that is missing begins at once, with rows of this share of the usual light above it;
+# darkness of a scene comes gradually.
+_SHARP = 0.25
+# Rows that are lost on the way are those of a frame before in the same buffer.
+_BUFFERS = 8
+# Frames without noise, of a film for example, may be alike: as many of those before must differ in
+# all rows.
+_NOISY = 1 / 3
+
+
+class FrameContent:
+    """Compare the counts of each frame with those of the frame before."""
+
+    def __init__(self) -> None:
+        self._before: deque[Array] = deque(maxlen=_BUFFERS)
+        self._alive = np.zeros(0, np.bool_)
+        self._pairs = self._different = 0
+
+    def check(self, counts: Array) -> str:
+        """Return the fault of a frame, (H, W), ``""`` for none."""
+        steps = [max(1, size // _SAMPLES) for size in counts.shape]
+        # A copy of the sample, so that the memory of the frame can be released.
+        rows = counts[:: steps[0], :: steps[1]].copy()
+        textured = rows.max(1) != rows.min(1)
+        if not self._before:
+            self._before.append(rows)
+            self._alive = textured
+            return ""
+        alike = (rows == np.stack(self._before)).all(2) & textured
+        same = alike[-1]
+        self._before.append(rows)
+        noisy = self._different >= max(1.0, _NOISY * self._pairs)
+        self._pairs += 1
+        self._different += not same.any()
+        lost = self._lost(rows, textured)
+        self._alive |= textured
+        counts, all_ = alike.sum(1), textured.sum()
+        if noisy and counts[-1] == all_ > 0:
+            return "identical"
+        in_part = counts < all_  # a camera that plays a loop repeats whole frames
+        if noisy and (alike[in_part, 1:] & alike[in_part, :-1]).any():
+            return "torn"
+        return "rows_missing" if lost else ""
+
+    def _lost(self, rows: Array, textured: npt.NDArray[np.bool_]) -> bool:
+        """Return whether rows that had texture are flat now, and not because of the scene.
+
+        The flat rows are at an end of the frame, darker than its brightest pixel.
+        """
+        flat = self._alive & ~textured
+        if flat.sum() < _MIN_ROWS or not textured.any():
+            return False
+        edges = np.flatnonzero(np.diff(flat.astype(np.int8)))
+        if len(edges) != 1:
+            return False
+        border = edges[0] if flat[-1] else edges[0] + 1
+        floor = float(rows[flat].max())
+        light = rows[textured].mean(1, dtype=np.float64) - floor
+        return bool(
+            floor < rows.max()
+            and rows[border].mean(dtype=np.float64) - floor > _SHARP * np.median(light)
+        )
