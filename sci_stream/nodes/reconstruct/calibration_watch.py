@@ -73,7 +73,9 @@ class CalibrationWatch:
         every, engine = self._section.health_every, self.engine
         correct = self._section.correct_shift
         return (
-            CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct)
+            CalibrationMonitor(
+                engine.calibration, engine.device, every=every, correct=correct, paced=True
+            )
             if every
             else None
         )

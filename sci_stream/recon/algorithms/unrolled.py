@@ -38,7 +38,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from sci_stream.optics.forward import forward
 from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.backend.convolution import convolve_relu
-from sci_stream.recon.backend.device import computes_bfloat16, prepare_libraries
+from sci_stream.recon.backend.device import computes_bfloat16, half_dtype, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
@@ -88,7 +88,7 @@ class UnrolledSolver:
         From `sci_stream.recon.denoisers.weights.load_unrolled`. Copied to the device.
     precision
         Arithmetic of the convolutions. With ``AUTO``, bfloat16, in which they were trained, where
-        the device has instructions for it.
+        the device has instructions for it, else float16, else float32.
     """
 
     name = "unrolled"
@@ -98,10 +98,10 @@ class UnrolledSolver:
     ) -> None:
         prepare_libraries(device)
         self.before = before
-        half = precision is Precision.HALF or (
-            precision is Precision.AUTO and computes_bfloat16(device)
-        )
-        self.dtype = torch.bfloat16 if half else torch.float32
+        half = torch.bfloat16 if computes_bfloat16(device) else half_dtype(device)
+        if precision is Precision.HALF:
+            half = half or torch.bfloat16
+        self.dtype = torch.float32 if precision is Precision.FLOAT32 else half or torch.float32
         """Of the features."""
         self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
         """Pixels that go through the layers at once; a frame, with its planes, is never cut."""
