@@ -64,7 +64,11 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     # A gamma or a black level changes the contrast, too: one cause has one name.
     explained = OF_RIGHT_MASKS & faults.keys()
-    if not explained and health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
+    if (
+        not explained
+        and health.contrast is not None
+        and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]
+    ):
         faults["mask_contrast"] = (
             f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, "
             "or another black level"

@@ -165,7 +165,9 @@ class _SceneFit:
         normal = design.mT @ design
         level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         eye = torch.eye(normal.shape[-1], device=normal.device)
-        factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
+        ridge = (_RIDGE * level + _TINY).unsqueeze(-1) * eye
+        # `cholesky` alone waits for the device to check what the ridge makes sure of.
+        factor = torch.linalg.cholesky_ex(normal + ridge).L
         scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
         residual = pixels.y - (design @ scene).squeeze(-1)
         floor = _FINEST * float(pixels.y.square().mean()) + _TINY

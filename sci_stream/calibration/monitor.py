@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -77,6 +78,8 @@ _ORDER_BLOCKS = 128
 # The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
 # the first do not count.
 _FIRST_PAIRS = 9
+# Least pause between assessments of a monitor that is paced, and pauses in units of their time.
+_PAUSE_S, _PAUSES = 1.0, 20
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
 # exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
@@ -96,6 +99,9 @@ class CalibrationMonitor:
     shuffled
         Look for masks that are given in another order than they were shown in, see
         `ShuffleDetector`.
+    paced
+        After the first ten assessments, make one a second at most, in a twentieth of the time: a
+        live run must not wait for them. Results then depend on the clock.
     """
 
     def __init__(
@@ -106,10 +112,16 @@ class CalibrationMonitor:
         every: int,
         correct: bool = False,
         shuffled: bool = False,
+        paced: bool = False,
     ) -> None:
         self._calibration = calibration
+        self._paced = paced
+        self._rests_until_s = -math.inf
+        # A read on this stream does not wait for the solve that is under way on another.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._every = every
-        self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
+        with torch.cuda.stream(self._stream):
+            self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
         self.shuffle = (
             ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
@@ -122,6 +134,7 @@ class CalibrationMonitor:
         self._order_gains: deque[float] = deque(maxlen=LEARNING_SNAPSHOTS)
         self._videos = 0
         self._until_assessment = 0
+        self._assessments = 0
         self._calm = 0
         self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
@@ -166,7 +179,8 @@ class CalibrationMonitor:
 
     def is_due(self, snapshot: Snapshot) -> bool:
         """Return whether `measure` will assess this snapshot."""
-        return snapshot.id not in self._measured and self._until_assessment == 0
+        resting = time.monotonic() < self._rests_until_s
+        return snapshot.id not in self._measured and not resting and not self._until_assessment
 
     def measure(
         self, snapshot: Snapshot, left_out: Flags | None = None
@@ -178,15 +192,29 @@ class CalibrationMonitor:
         Returns the state of the calibration but for the order of the masks.
         """
         if snapshot.id not in self._measured:
-            self._measured[snapshot.id] = self._assess(snapshot, left_out)
+            with torch.cuda.stream(self._stream):
+                self._measured[snapshot.id] = self._assess_if_due(snapshot, left_out)
             if len(self._measured) > LEARNING_SNAPSHOTS:
                 del self._measured[next(iter(self._measured))]
         return self._measured[snapshot.id]
 
-    def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth | None:
-        if self._until_assessment > 0:
-            self._until_assessment -= 1
+    def _assess_if_due(
+        self, snapshot: Snapshot, left_out: Flags | None
+    ) -> CalibrationHealth | None:
+        began_s = time.monotonic()
+        resting = began_s < self._rests_until_s
+        if resting or self._until_assessment > 0:
+            # The order of the masks is looked for in the two snapshots before the next assessment.
+            self._until_assessment = max(self._until_assessment - 1, 2 * resting)
             return None
+        health = self._assess(snapshot, left_out)
+        self._assessments += 1
+        if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
+            ended_s = time.monotonic()
+            self._rests_until_s = ended_s + max(_PAUSE_S, _PAUSES * (ended_s - began_s))
+        return health
+
+    def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
         y = self._calibration.measurement(snapshot.counts)
         valid = np.isfinite(y)
         if left_out is not None:

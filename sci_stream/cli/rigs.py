@@ -137,12 +137,11 @@ def reconstruct(
     limit_threads()
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+    from sci_stream.recon.backend.device import device_of_node
 
-    devices = loaded.reconstruct.devices
+    device = device or device_of_node(loaded.reconstruct.devices, index)
     with stop_on_signals() as stop:
-        solver = SolverThread(
-            loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration
-        )
+        solver = SolverThread(loaded.reconstruct, device, loaded.calibration)
         try:
             ReconstructNode(loaded, solver, stop, index=index).run()
         except CaptureError as error:

@@ -52,11 +52,14 @@ class Guard:
         Correct the masks by what snapshots show.
     warn_shift_px
         Name a shift of the masks above this one as a defect, pixels.
+    paced
+        Measure the masks at most once a second after the first snapshots: for live video.
     """
 
     every: int = 20
     correct: bool = True
     warn_shift_px: float = 0.1
+    paced: bool = False
 
 
 NO_GUARD = Guard(every=0)
@@ -123,6 +126,7 @@ class GuardedSolver:
             every=self._guard.every,
             correct=self._guard.correct,
             shuffled=True,
+            paced=self._guard.paced,
         )
 
     @property
