@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
@@ -40,52 +39,12 @@ _LADDER = (4, 8, 12, 20, 30, 40)
 _T = TypeVar("_T")
 
 
-class OutsideTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the tensors from outside that some work reads, in ``held``.
-
-    A graph has their addresses and no reference, so that a recording has to keep them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.held: list[torch.Tensor] = []
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            if (address := _address(tensor)) not in self._known:
-                self._known.add(address)
-                self.held.append(tensor)
-        out = func(*args, **(kwargs or {}))
-        # Not kept: all that a whole solve makes would not fit into memory. What later lies at the
-        # address of something that is gone was made here too, since tensors from outside were there
-        # before.
-        self._known.update(map(_address, _tensors(out)))
-        return out
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _address(tensor: torch.Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
-
-
 class _Recording(NamedTuple):
-    """A replay of some work with the tensors that it reads, writes and otherwise needs."""
+    """A replay of some work with the tensors that it reads and writes."""
 
     replay: Replay
     inputs: tuple[torch.Tensor, ...]
     outputs: Any
-    held: list[torch.Tensor]
 
 
 class Graphs:
@@ -145,7 +104,7 @@ class Graphs:
             Returns tensors, or tuples of tensors and other values.
         tensors
             Its arguments, copied to where recordings read them. What else it reads has to stay
-            where it is.
+            where it is: a graph has its addresses and no reference.
 
         Returns
         -------
@@ -203,13 +162,9 @@ class Graphs:
                 if isinstance(leaf, torch.Tensor):
                     place.copy_(leaf)
 
-        with OutsideTensors() as outside:
-            work()
         inputs = tuple(argument for argument in arguments if argument is not None)
         assert self._recorder is not None
-        return _Recording(
-            self._recorder(work), inputs, tree_unflatten(places, structure), outside.held
-        )
+        return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure))
 
     def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor of this name, shape and dtype that all recordings share."""

@@ -119,23 +119,16 @@ def frame_network(device: torch.device) -> str:
 
 # Denoisers of the laboratory, which is another package.
 _IN_LAB = frozenset({"wnnm", "vbm4d"})
-# Denoisers of earlier versions, and what replaced them.
-_REMOVED = {"video-lite": "unrolled"}
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
-    Raises `ConfigError` if the name is unknown or that of a removed one, or a plug-in cannot be
-    imported.
+    Raises `ConfigError` if the name is unknown, or a plug-in cannot be imported.
     """
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
-    if name in _REMOVED:
-        raise ConfigError(
-            f"The denoiser {name!r} was removed", hint=f"{_REMOVED[name]!r} replaces it."
-        )
     hint = None
     if name in _IN_LAB:
         hint = (

@@ -437,8 +437,7 @@ def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
         expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting "
         "the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
-        hint="Colour networks take 13 channels: use the grey one. Those of 'video-lite', 25, are "
-        "no longer read.",
+        hint="Colour networks take 13 channels: use the grey one.",
     )
 
 

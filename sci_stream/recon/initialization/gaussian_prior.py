@@ -321,7 +321,7 @@ def _squared_times(n_frames: int) -> torch.Tensor:
     return 2 - 2 * torch.cos(math.pi / n_frames * torch.arange(n_frames, dtype=torch.float64))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.cache
 def _squared_frequencies(height: int, width: int, device: torch.device) -> torch.Tensor:
     """Return k² of the transform of real images, (H, W//2 + 1) float32."""
     down, right = (
@@ -334,7 +334,7 @@ def _squared_frequencies(height: int, width: int, device: torch.device) -> torch
     return (down.unsqueeze(1) + right).to(device, torch.float32)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def _variance(covariance: Covariance, n_frames: int, height: int, width: int) -> float:
     """Return the mean of the unscaled spectrum over all frequencies: a pixel's variance."""
     space = _squared_frequencies(height, width, torch.device("cpu")).double()
@@ -350,7 +350,7 @@ def _variance(covariance: Covariance, n_frames: int, height: int, width: int) ->
     return sum(sums) / (n_frames * height * width)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache
 def _fast_length(least: int) -> int:
     """Return the next even length without prime factors above 5: transforms of other lengths can be
     many times slower.

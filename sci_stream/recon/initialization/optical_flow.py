@@ -135,7 +135,7 @@ class Trajectory(NamedTuple):
         )
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _pixels(
     image: torch.Size, field: torch.Size, stride: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,7 +245,7 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     return _rescaled(flow, height, width)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ages of frames, (n,), the last one's 0, and the weights of the slope over time and
     the mean, (2, n).

@@ -197,7 +197,7 @@ def _warped(
         yield slice(first, end), moved.transpose(0, 1)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _ages(n_frames: int, device: torch.device) -> torch.Tensor:
     """Return b + 1 for the derivatives by both velocities, and 1 for the frames themselves, (3, 1,
     B, 1, 1).

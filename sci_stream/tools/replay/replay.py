@@ -175,8 +175,7 @@ def replay(
         out = plan.out or default_output(source)
         parent = _parent(series, calibration, solver)
         done = _done_before(out, parent, plan)
-        # Not an error: a recording from before solver ids, or one whose notes were cut, is still
-        # replayed.
+        # Not an error: a recording whose notes were cut is still replayed.
         if solver.unknown:
             log.warning(
                 "%s: solver settings of %d snapshots are unknown; using those of the previous "

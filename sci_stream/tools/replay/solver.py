@@ -116,9 +116,8 @@ def replay_solver(
     Raises `ConfigError` or `WeightsError` if the denoiser is unknown, or its checkpoint is missing
     or has changed.
     """
-    section = parse_rig(
-        series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True
-    ).reconstruct
+    name = f"The rig in {series.path}"
+    section = parse_rig(series.info.rig_toml, overrides={}, name=name).reconstruct
     cells = series.rows["solver"]
     changes = _trusted(series, section, changes)
     recorded = {} if changes.another_prior else _recorded(series)
@@ -126,7 +125,7 @@ def replay_solver(
     if changes.another_prior:
         # Settings tuned for the recorded prior do not suit this one.
         section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
-    # Older recordings name no settings in their rows: all nodes used the same rig.
+    # A recording of raw counts alone names no settings in its rows: all nodes used the same rig.
     used = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
         [_setup(section, one, changes, device, calibration) for one in used or (None,)],
@@ -240,17 +239,6 @@ def as_settings(described: Settings) -> SolverSettings:
     Raises `ConfigError` if this version does not know them.
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
-    # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α
-    # = 0.
-    if described.get("accelerate") is False:
-        known["relaxation"] = 0.0
-    if described.get("solver", "gap") != "gap":
-        raise ConfigError(
-            "The recording was solved by an algorithm of an earlier version",
-            expected="gap",
-            got=described["solver"],
-            hint="Choose another --denoiser to solve it by GAP.",
-        )
     try:
         return SolverSettings(**known)  # type: ignore[arg-type] # checked on construction
     except (TypeError, ValueError) as error:

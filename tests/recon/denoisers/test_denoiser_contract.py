@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
@@ -65,10 +65,3 @@ def test_unknown_name_lists_the_known_ones() -> None:
 def test_superfluous_weights_are_refused(small_weights: Path) -> None:
     with pytest.raises(ConfigError, match="'tv' takes no weights"):
         make_denoiser("tv", CPU, small_weights)
-
-
-def test_removed_denoiser_and_its_weights_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
-        make_denoiser("video-lite", CPU)
-    with pytest.raises(WeightsError, match="'video-lite', 25, are no longer read"):
-        make_denoiser("ffdnet", CPU, _small(25, tmp_path / "video.safetensors"))
