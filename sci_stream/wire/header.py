@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from sci_stream.errors import WireError
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields
-# increases it.
+# increases it; a test compares their fingerprint.
 SCHEMA_VERSION: Final = 7
 
 _LONGEST_QUOTE = 40

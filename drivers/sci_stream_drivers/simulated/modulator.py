@@ -21,23 +21,7 @@ from sci_stream.modulation.timing import (
 from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions, Rare
 from sci_stream_drivers.simulated.bench import bench_of
-
-
-class ModulatorFaultOptions(DriverOptions):
-    """Faults of the modulator, by the number of the exposure at which they happen."""
-
-    first_pattern: int = Field(
-        default=0, ge=0, le=255, description="Pattern with which the first cycle begins."
-    )
-    lost_pulses: list[int] = Field(
-        default_factory=list, description="Exposures before which a pulse gets lost."
-    )
-    underruns: list[int] = Field(
-        default_factory=list, description="Exposures in which a pattern comes late."
-    )
-    restarts: list[int] = Field(
-        default_factory=list, description="Exposures in which the modulator loses power."
-    )
+from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 
 class SimulatedModulatorOptions(DriverOptions):

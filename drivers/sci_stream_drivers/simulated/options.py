@@ -79,6 +79,23 @@ class FaultOptions(DriverOptions):
         return FrameIds(self.id_first, self.id_last)
 
 
+class ModulatorFaultOptions(DriverOptions):
+    """Faults of the modulator, by the number of the exposure at which they happen."""
+
+    first_pattern: int = Field(
+        default=0, ge=0, le=255, description="Pattern with which the first cycle begins."
+    )
+    lost_pulses: list[int] = Field(
+        default_factory=list, description="Exposures before which a pulse gets lost."
+    )
+    underruns: list[int] = Field(
+        default_factory=list, description="Exposures in which a pattern comes late."
+    )
+    restarts: list[int] = Field(
+        default_factory=list, description="Exposures in which the modulator loses power."
+    )
+
+
 class SimulatedOptions(DriverOptions):
     """Options of the simulated camera."""
 
