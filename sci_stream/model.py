@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from sci_stream.field_types import (
@@ -30,9 +31,14 @@ from sci_stream.field_types import (
 from sci_stream.reports import SolveReport
 
 Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+U8 = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value of a JSON document, as status, summary and journals are written."""
+JsonObject = dict[str, Json]
 
 # Types of the elements of snapshots and of videos.
 COUNTS: Final = ("uint8", "uint16", "float32")

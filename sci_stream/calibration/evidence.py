@@ -19,8 +19,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.mask_errors import F64, Flags
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F64, Array, BayerPhase, Flags
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from sci_stream.calibration.mask_errors import F32, Flags, MaskErrorEstimator, MaskInformation
+from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_order import (
     SHUFFLED,
     UNKNOWN,
@@ -22,7 +22,7 @@ from sci_stream.calibration.mask_order import (
 )
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
-from sci_stream.model import Array, Snapshot, SnapshotId
+from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection

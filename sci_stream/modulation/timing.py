@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import ConfigError
-from sci_stream.model import Array
+from sci_stream.model import U8, Array
 
 Master = Literal["modulator", "camera", "external"]
 """The device that starts each cycle of B masks."""
@@ -120,7 +119,7 @@ def pattern_hash(patterns: Array) -> str:
     return digest.hexdigest()[:32]
 
 
-def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> npt.NDArray[np.uint8]:
+def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> U8:
     """Return patterns as (B, H, W) uint8, 0 closed and 255 open.
 
     Raises `ConfigError` if a modulator cannot show them.

@@ -11,13 +11,12 @@ from typing import cast
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.file_guard import complete_output, lock
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 from sci_stream.recording.columns import OUTCOME_CODES, columns_of, write_rows
 from sci_stream.recording.hdf5 import LIBVER, open_file, open_for_reading
 from sci_stream.recording.inspection import outcomes
@@ -163,7 +162,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     return columns, cast(LedgerCounts, ledger)
 
 
-def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
+def _past_last(chosen: Flags) -> int:
     rows = np.flatnonzero(chosen)
     return int(rows[-1]) + 1 if len(rows) else 0
 
@@ -176,7 +175,7 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
     return extended
 
 
-def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
+def _rows_of_other_segments(old: Recording) -> Flags:
     """Return (3, rows): which rows are known, have raw counts, and have an outcome in other
     segments.
 

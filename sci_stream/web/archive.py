@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sci_stream.model import Json, Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 from sci_stream.web.message import Picture
 
 KEPT_S = 300
@@ -53,7 +53,7 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def update(self, status: dict[str, Json], now_s: float) -> None:
+    def update(self, status: JsonObject, now_s: float) -> None:
         """Add the ledger and the queue of a status of the sink."""
         ledger = status.get("ledger")
         if not isinstance(ledger, dict) or not ledger:

@@ -16,7 +16,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpServer, listen
@@ -26,7 +26,7 @@ from sci_stream.web.archive import PictureArchive
 from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
-from sci_stream.web.message import H264, JPEG, U8, Picture, jpeg_picture, render_snapshot
+from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import Replays
 
 _LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class WebPreview:
         self.display = Display(self._rig_tone, lambda: bool(self._hub.viewers))
         """Newest reconstruction, tone and recent snapshots of the page."""
         self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
-        self._solvers: dict[str, Json] = {}
+        self._solvers: JsonObject = {}
         self._pixel_um: float | None = None
         self._exposure_us: float | None = None
         self._encoded = self._failures = 0
@@ -143,7 +143,7 @@ class WebPreview:
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
-    def set_status(self, status: dict[str, Json], solvers: dict[str, Json] | None = None) -> None:
+    def set_status(self, status: JsonObject, solvers: JsonObject | None = None) -> None:
         """Show a status on the page and under ``/status``; ``solvers`` are the settings of the
         rig's solvers by id.
         """
@@ -172,7 +172,7 @@ class WebPreview:
     def _encode_for_new_viewer(self, viewer: Viewer) -> None:
         self.display.refresh(again=self._hub.picture_for(viewer) is None)
 
-    def _counters(self) -> dict[str, Json]:
+    def _counters(self) -> JsonObject:
         return {
             "published": self.display.published,
             "encoded": self._encoded,

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
-from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import DAMAGE
@@ -133,14 +133,14 @@ class Replays:
     """
 
     def __init__(
-        self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], dict[str, Json]]
+        self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], JsonObject]
     ) -> None:
         self._folder, self._open_name, self._solvers = folder, open_name, solvers
         self._series: tuple[SeriesInfo, Calibration] | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._state: dict[str, Json] = {}
+        self._state: JsonObject = {}
 
     def entries(self) -> list[RecordingEntry]:
         """Return the newest 200 recorded files of the folder, newest first, with the ledger of each
@@ -243,7 +243,7 @@ class Replays:
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REPLAYING)
         return out.name
 
-    def state(self) -> dict[str, Json]:
+    def state(self) -> JsonObject:
         """Return ``source`` and ``out`` of the last replay, ``running``, and why it failed:
         ``error``.
         """
@@ -280,7 +280,7 @@ class Replays:
             self._log.close()
 
     def _begin(
-        self, source: Path, out: Path, iterations: int, state: dict[str, Json], *options: str
+        self, source: Path, out: Path, iterations: int, state: JsonObject, *options: str
     ) -> subprocess.Popen[bytes]:
         # No node of this run: it inherits none of its variables.
         environment = {

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CameraError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import U8, Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
 """``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``:
@@ -124,7 +124,7 @@ def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelForma
 
 
 def decode(
-    raw: npt.NDArray[np.uint8],
+    raw: U8,
     pixel_format: PixelFormat,
     height_px: int,
     width_px: int,
@@ -203,9 +203,7 @@ _GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("
 _BLOCK_BYTES: Final = 1 << 17
 
 
-def _unpack(
-    raw: npt.NDArray[np.uint8], pixel_format: PixelFormat, n_pixels: int
-) -> npt.NDArray[np.uint16]:
+def _unpack(raw: U8, pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
     """Return ``n_pixels`` values of a packed format, in one dimension.
 
     A group is read as one little-endian word, wider than the group, and its pixels are shifted to

@@ -12,8 +12,8 @@ import weakref
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.model import U8
 from sci_stream.modulation.timing import CameraTrigger, MaskTiming
 from sci_stream.ports import Pattern
 from sci_stream_drivers.simulated.options import ModulatorFaultOptions
@@ -55,7 +55,7 @@ class Bench:
     def close(self) -> None:
         """Take the modulator away."""
         with self.lock:
-            self.patterns: npt.NDArray[np.uint8] | None = None
+            self.patterns: U8 | None = None
             self.motion = ""
             self.n_patterns = 0
             self.attached = self.playing = False
@@ -81,7 +81,7 @@ class Bench:
         self.restarts = set(faults.restarts)
         self._first_phase = float(faults.first_pattern)
 
-    def load(self, patterns: npt.NDArray[np.uint8]) -> None:
+    def load(self, patterns: U8) -> None:
         """Give the modulator other patterns; nothing is held any more."""
         with self.lock:
             self.patterns, self.n_patterns, self.shown = patterns.copy(), len(patterns), None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 
 # Noise makes two frames differ in nearly every pixel: as many rows and columns find a repeated
 # frame as surely as all.
@@ -58,7 +57,7 @@ class FrameContent:
             return "torn"
         return "rows_missing" if lost else ""
 
-    def _lost(self, rows: Array, textured: npt.NDArray[np.bool_]) -> bool:
+    def _lost(self, rows: Array, textured: Flags) -> bool:
         """Return whether rows that had texture are flat now, and not because of the scene.
 
         The flat rows are at an end of the frame, darker than its brightest pixel.

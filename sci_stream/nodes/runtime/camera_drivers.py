@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sci_stream.config import Rig, validate_options
 from sci_stream.config.sections import CameraSection, ModulatorSection
 from sci_stream.errors import ConfigError, did_you_mean
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.ports import Camera, CameraDriver
 
 GROUP = "sci_stream.cameras"
@@ -75,7 +75,7 @@ def driver_options(rig: Rig, kind: Literal["camera", "modulator"], model: type[M
     return validate_options(model, _resolved(section, rig.source), where)
 
 
-def _resolved(section: CameraSection | ModulatorSection, source: Path | None) -> dict[str, Json]:
+def _resolved(section: CameraSection | ModulatorSection, source: Path | None) -> JsonObject:
     """Resolve relative paths of files next to the rig file."""
     folder = source.parent if source else Path()
 

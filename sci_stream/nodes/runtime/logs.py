@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TextIO, cast
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 from sci_stream.errors import ConfigError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -179,7 +179,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry: dict[str, Json] = {
+        entry: JsonObject = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,

@@ -17,7 +17,7 @@ from typing import Literal
 
 from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.errors import InputError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
@@ -118,7 +118,7 @@ class Alarms:
             )
         alarm.acknowledged_by = who
 
-    def to_json(self) -> list[dict[str, Json]]:
+    def to_json(self) -> list[JsonObject]:
         """Return the alarms as JSON, newest first."""
         return [asdict(alarm) for alarm in self._alarms]
 
@@ -203,7 +203,7 @@ class _Webhook:
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
-        self._waiting: Queue[dict[str, Json] | None] = Queue(_MAX_WAITING)
+        self._waiting: Queue[JsonObject | None] = Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="alarm-webhook", daemon=True)
         self._thread.start()
 

@@ -19,7 +19,7 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.delivery.trigger_ring import Event
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.journal import Journal
@@ -75,7 +75,7 @@ class LedgerNote:
     """
 
     ledger: LedgerCounts
-    notes: dict[str, Json] = field(default_factory=dict)
+    notes: JsonObject = field(default_factory=dict)
     settled_below: int = 0  # snapshots before it need no row in the next segment
 
 
@@ -316,7 +316,7 @@ class SeriesRecording:
         outcome, reason = dropped.outcome, dropped.reason
         written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
         if any(written):
-            event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
+            event: JsonObject = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
             self._journal.append(
                 "outcome", event | ({"count": dropped.count} if dropped.count > 1 else {})
             )

@@ -22,7 +22,7 @@ from sci_stream.delivery.ledger import DropReason, Ledger, Outcome, not_recorded
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.delivery.trigger_ring import Event, TriggerState
 from sci_stream.errors import InputError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
 from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
@@ -627,7 +627,7 @@ class SeriesSession:
         crash.
         """
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
-        notes: dict[str, Json] = {"solvers": dict(self._solvers)}
+        notes: JsonObject = {"solvers": dict(self._solvers)}
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
         if self._triggered is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.model import Json, Reconstruction, SeriesInfo, StageTimes
+from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, StageTimes
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
@@ -175,8 +175,8 @@ class SeriesStatistics:
         return round(float(np.median(recent)), 3) if recent else None
 
     def summary(
-        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, Json]
-    ) -> dict[str, Json]:
+        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject
+    ) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary``
         (docs/architecture.md).
         """
@@ -246,7 +246,7 @@ class CalibrationStatistics:
         """Return the problems found by the last evaluation, one sentence each."""
         return list(findings(self.last, warn_shift_px).values()) if self.last is not None else []
 
-    def to_json(self) -> dict[str, Json] | None:
+    def to_json(self) -> JsonObject | None:
         """Return the last and the worst values, None before the first evaluation.
 
         ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square;

@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
-Denoise = Callable[..., torch.Tensor]
+Denoise = Callable[..., Tensor]
 """D_σ on whole videos: (…, B, H, W), σ → the same shape, not aliasing its input; see
 `Problem.relative`."""
 
-PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+PosteriorMean = Callable[[Tensor, Tensor], Tensor]
 """Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames'
 error, (…, B, H, W)."""
 
 
-DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+DataStep = Callable[..., tuple[Tensor, Tensor]]
 """As `data_step`."""
 
 
@@ -36,7 +37,7 @@ class CorrelatedResidual(NamedTuple):
     """
 
     posterior_mean: PosteriorMean
-    where: torch.Tensor
+    where: Tensor
     iterations: int
 
 
@@ -45,21 +46,21 @@ class Problem(NamedTuple):
     of the paper.
     """
 
-    y: torch.Tensor
+    y: Tensor
     """(…, H, W), the measurement, finite."""
-    phi: torch.Tensor
+    phi: Tensor
     """(…, B, H, W), the mask stack Φ."""
-    r_inv: torch.Tensor
+    r_inv: Tensor
     """(…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v."""
     priors: tuple[Denoise, ...]
     """D_σ, used in turn from one iteration to the next (`sci_stream.recon.denoisers.temporal`)."""
     relaxation: float = 1.0
     """α ≥ 0 of `gap`."""
-    noise_ratio: torch.Tensor | None = None
+    noise_ratio: Tensor | None = None
     """(…, H, W), the noise of y as from `noise_variance_ratio`; None to fit y exactly."""
     correlated: CorrelatedResidual | None = None
     """Data step of the first iterations; None if all of them project."""
-    relative: torch.Tensor | None = None
+    relative: Tensor | None = None
     """(…, H, W), σ at each pixel as a multiple of σ, the third argument of priors with a noise map;
     None for σ
     everywhere."""
@@ -74,15 +75,15 @@ class Problem(NamedTuple):
             else None
         )
 
-    def denoise(self, x: torch.Tensor, sigma: Sigma, iteration: int) -> torch.Tensor:
+    def denoise(self, x: Tensor, sigma: Sigma, iteration: int) -> Tensor:
         """Return D_σ(x) of an iteration, from 0."""
         prior = self.priors[iteration % len(self.priors)]
         return prior(x, sigma) if self.relative is None else prior(x, sigma, self.relative)
 
 
 def gap(
-    v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma], step: DataStep | None = None
-) -> Iterator[torch.Tensor]:
+    v: Tensor, problem: Problem, sigmas: Iterable[Sigma], step: DataStep | None = None
+) -> Iterator[Tensor]:
     r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
     ::
@@ -144,12 +145,12 @@ def gap(
 
 
 def data_step(
-    v: torch.Tensor,
-    y_acc: torch.Tensor,
+    v: Tensor,
+    y_acc: Tensor,
     problem: Problem,
     sigma: Sigma,
     correlated: CorrelatedResidual | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return x and y_acc of an iteration of `gap`: new tensors."""
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
     w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
@@ -165,12 +166,12 @@ def data_step(
 
 
 def data_step_gaussian(
-    v: torch.Tensor,
-    projected: torch.Tensor,
-    residual: torch.Tensor,
-    r_inv: torch.Tensor,
+    v: Tensor,
+    projected: Tensor,
+    residual: Tensor,
+    r_inv: Tensor,
     correlated: CorrelatedResidual,
-) -> torch.Tensor:
+) -> Tensor:
     """Correct v by the posterior mean of its correlated errors where these are likely, else by the
     projection.
 
@@ -190,8 +191,8 @@ with white noise of
 
 
 def noise_variance_ratio(
-    noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None
-) -> torch.Tensor | None:
+    noise: Tensor | None, r_inv: Tensor, relative: Tensor | None
+) -> Tensor | None:
     """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ².
 
     None if n is unknown.
@@ -212,7 +213,7 @@ def noise_variance_ratio(
     return ratio if relative is None else ratio / relative.square()
 
 
-def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
+def data_weight(noise_ratio: Tensor, sigma: Sigma) -> Tensor:
     r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): the share of the residual that is attributed to v.
 
     An error of v with variance s² gives y − Φv the variance R s² + n². The linear minimum mean
@@ -222,7 +223,7 @@ def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
     return variance / (variance + noise_ratio)
 
 
-def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
+def cold_start(y: Tensor, phi: Tensor, r_inv: Tensor) -> Tensor:
     r"""Return v⁰ = ȳ = y/Σ_b φ_b in every frame: the still image that fits the measurement.
 
     Its residual y − Φv⁰ is zero at every measured pixel, for grey masks too; that of y/Σφ², equal
@@ -252,7 +253,7 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     return still.unsqueeze(-3).expand(phi.shape).clone()
 
 
-def _box_sum(image: torch.Tensor) -> torch.Tensor:
+def _box_sum(image: Tensor) -> Tensor:
     """Sum over the 5 × 5 pixels around each one, zero outside, (…, H, W) → (…, H, W)."""
     flat = image.reshape(-1, 1, *image.shape[-2:])
     summed = torch.nn.functional.avg_pool2d(flat, 5, stride=1, padding=2, divisor_override=1)

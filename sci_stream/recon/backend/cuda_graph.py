@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
@@ -43,7 +44,7 @@ class _Recording(NamedTuple):
     """A replay of some work with the tensors that it reads and writes."""
 
     replay: Replay
-    inputs: tuple[torch.Tensor, ...]
+    inputs: tuple[Tensor, ...]
     outputs: Any
 
 
@@ -64,7 +65,7 @@ class Graphs:
         """Why nothing is recorded; empty while it is."""
         self._recorder = recorder
         self._recordings: dict[Hashable, _Recording] = {}
-        self._memory: dict[Hashable, torch.Tensor] = {}
+        self._memory: dict[Hashable, Tensor] = {}
 
     @property
     def active(self) -> bool:
@@ -92,7 +93,7 @@ class Graphs:
         self.clear()
         return released
 
-    def call(self, key: Hashable, function: Callable[..., _T], *tensors: torch.Tensor | None) -> _T:
+    def call(self, key: Hashable, function: Callable[..., _T], *tensors: Tensor | None) -> _T:
         """Call a function of tensors by replaying it.
 
         Parameters
@@ -137,12 +138,12 @@ class Graphs:
         # Copies: the next replay overwrites the outputs while these may still be on their way to
         # the host.
         outputs: _T = tree_map(
-            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, recording.outputs
+            lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, recording.outputs
         )
         return outputs
 
     def _record(
-        self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]
+        self, function: Callable[..., Any], tensors: tuple[Tensor | None, ...]
     ) -> _Recording:
         arguments = [
             None if tensor is None else self._placed(("input", n), tensor).copy_(tensor)
@@ -153,20 +154,20 @@ class Graphs:
         # another's do.
         leaves, structure = tree_flatten(function(*arguments))
         places = [
-            self._placed(("output", n), leaf) if isinstance(leaf, torch.Tensor) else leaf
+            self._placed(("output", n), leaf) if isinstance(leaf, Tensor) else leaf
             for n, leaf in enumerate(leaves)
         ]
 
         def work() -> None:
             for place, leaf in zip(places, tree_leaves(function(*arguments)), strict=True):
-                if isinstance(leaf, torch.Tensor):
+                if isinstance(leaf, Tensor):
                     place.copy_(leaf)
 
         inputs = tuple(argument for argument in arguments if argument is not None)
         assert self._recorder is not None
         return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure))
 
-    def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:
+    def _placed(self, name: Hashable, like: Tensor) -> Tensor:
         """Return the tensor of this name, shape and dtype that all recordings share."""
         key = name, like.shape, like.dtype
         if key not in self._memory:
@@ -210,7 +211,7 @@ def overwrite(held: Any, fresh: Any) -> None:
     everything that follows from masks that have moved, is computed again and then put in the place
     of the old.
     """
-    if isinstance(held, torch.Tensor):
+    if isinstance(held, Tensor):
         held.copy_(fresh)
     elif isinstance(held, tuple):
         for old, new in zip(held, fresh, strict=True):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
@@ -231,7 +232,7 @@ class CallableDenoiser:
         self._max_frames = sys.maxsize
         self._frames = 0
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma) -> Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
 
         Raises `InputError` if the function returns something else than finite images of the same
@@ -249,7 +250,7 @@ class CallableDenoiser:
             self._max_frames = self._frames = self._frames // 2
         return more_than_one
 
-    def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def _denoised(self, x: Tensor, sigma: float) -> Tensor:
         images = x.unsqueeze(1) if self._channel else x
         try:
             out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
@@ -266,7 +267,7 @@ class CallableDenoiser:
             ) from error
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
-        if not isinstance(out, torch.Tensor):
+        if not isinstance(out, Tensor):
             raise InputError(
                 f"The denoiser {self.name!r} did not return images",
                 expected="a torch tensor or a NumPy array",

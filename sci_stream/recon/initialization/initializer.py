@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
@@ -40,11 +41,11 @@ class InitialState(NamedTuple):
     in `REASONS`, where a video precedes the snapshot.
     """
 
-    v: torch.Tensor
+    v: Tensor
     error: InitialErrorMap | None
-    first: torch.Tensor
-    reason: torch.Tensor
-    still: torch.Tensor
+    first: Tensor
+    reason: Tensor
+    still: Tensor
 
 
 class Past(NamedTuple):
@@ -52,8 +53,8 @@ class Past(NamedTuple):
     bool.
     """
 
-    video: torch.Tensor
-    finite: torch.Tensor
+    video: Tensor
+    finite: Tensor
 
 
 class Initializer:
@@ -85,7 +86,7 @@ class Initializer:
         self._past: Past | None = None
         self._reason = "first"
 
-    def keep(self, snapshot: Snapshot, video: torch.Tensor, finite: torch.Tensor) -> None:
+    def keep(self, snapshot: Snapshot, video: Tensor, finite: Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is
         kept already.
 
@@ -157,9 +158,7 @@ class Initializer:
         return InitialState(v, known, first, reason, image)
 
 
-def _first_sigma(
-    settings: SolverSettings, error: InitialErrorMap, per_error: float
-) -> torch.Tensor:
+def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> Tensor:
     """Return the first σ after a start of this error, ()."""
     first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
@@ -168,7 +167,7 @@ def _first_sigma(
     )
 
 
-def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) -> Sequence[Sigma]:
+def levels_from(settings: SolverSettings, first: Tensor, iterations: int) -> Sequence[Sigma]:
     """Return σ of each iteration of a solve from the first on: the last is lower, or all are the
     first.
     """
@@ -178,7 +177,7 @@ def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) 
     return sigma_levels(first, first.clamp_max(last), iterations)
 
 
-def coded(measurement: Measurement, start: InitialState, v: torch.Tensor) -> Coded:
+def coded(measurement: Measurement, start: InitialState, v: Tensor) -> Coded:
     """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the
     stages take them.
     """

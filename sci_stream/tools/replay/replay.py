@@ -20,7 +20,7 @@ from sci_stream.calibration.evidence import stuck_in
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, InputError, StorageError
-from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
+from sci_stream.model import JsonObject, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import pick_device
@@ -231,9 +231,7 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(
-    series: RecordedSeries, calibration: Calibration, solver: ReplaySolver
-) -> dict[str, Json]:
+def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver) -> JsonObject:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -248,7 +246,7 @@ def _parent(
     }
 
 
-def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[int]:
+def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
     """Return the snapshots of an interrupted replay,
     after checking that it has the same options.
     """
@@ -287,7 +285,7 @@ class _Run:
         self,
         out: Path,
         seqs: list[int],
-        parent: dict[str, Json],
+        parent: JsonObject,
         before: int,
         *,
         progress: Callable[[int, SolveReport], None],

@@ -16,7 +16,7 @@ import torch
 from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 from sci_stream.nodes.reconstruct.solver_settings import (
     describe_solver,
     make_prior,
@@ -67,7 +67,7 @@ class _Decisions(NamedTuple):
     """Decisions by row: the correction of the masks as text, and where the video is withheld."""
 
     corrections: Array
-    withheld: npt.NDArray[np.bool_]
+    withheld: Flags
 
     def of(self, row: int) -> Decision:
         correction = MaskCorrection.from_text(self.corrections[row].decode())
@@ -177,7 +177,7 @@ def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
     return np.maximum(indices[_last(indices >= 0)], 0)
 
 
-def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+def _last(known: Flags) -> npt.NDArray[np.intp]:
     """Forward-fill known rows; rows before the first known one get the first."""
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
