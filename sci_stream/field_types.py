@@ -10,15 +10,15 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 V = TypeVar("V")
 
-MAX_DIM: Final = 65536
-MAX_CHUNKS: Final = 24
+MAX_DIM = 65536
+MAX_CHUNKS = 24
 """Numbers that come with a snapshot: 16 of a camera, those of its modulator and of analyses."""
 
 _WITHOUT_NUL = r"[^\x00]*"  # neither HDF5 nor file names can hold it
@@ -176,7 +176,7 @@ Label = Annotated[str, prose(256, "label")]
 Sentence = Annotated[str, prose(1024)]
 Paragraph = Annotated[str, prose(2048)]
 
-MAX_TEXT: Final = 1024
+MAX_TEXT = 1024
 StatusValue = Annotated[
     bool | int | float | str,
     FieldType(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,8 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 JsonObject = dict[str, Json]
 
 # Types of the elements of snapshots and of videos.
-COUNTS: Final = ("uint8", "uint16", "float32")
-VIDEO: Final = ("float16", "float32")
+COUNTS = ("uint8", "uint16", "float32")
+VIDEO = ("float16", "float32")
 
 
 class BayerPhase(enum.StrEnum):
@@ -228,6 +228,15 @@ class Reconstruction:
     redelivered: SmallCount = 0
     dropped_before: Count = 0
     chunks: Chunks = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, **solved: Any) -> Self:
+        """Return the reconstruction of a snapshot: the fields of both are the snapshot's unless
+        given.
+        """
+        names = [one.name for one in fields(cls) if hasattr(snapshot, one.name)]
+        shared = {name: getattr(snapshot, name) for name in names}
+        return cls(**(shared | solved))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, Literal, TypeGuard
+from typing import Literal, TypeGuard
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -23,19 +23,19 @@ Kind = Literal["flag", "integer", "number", "choice"]
 
 # Prefix of the keys under which a reconstruct node's status lists its solver settings, which the
 # sink records.
-SOLVER_KEY: Final = "solver."
+SOLVER_KEY = "solver."
 # Prefix of the keys under which a node's status declares its parameters, each as
 # `Parameter.to_text`.
-SET_KEY: Final = "set."
+SET_KEY = "set."
 # Key under which a node's status lists its actions, separated by blanks.
-ACTIONS_KEY: Final = "actions"
+ACTIONS_KEY = "actions"
 
 # Parameters per request. A request is validated and applied as a whole, so this bounds the work of
 # one message.
-MAX_CHANGES: Final = 16
+MAX_CHANGES = 16
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-DEMO: Final = "the demo"
+DEMO = "the demo"
 """Who paces the camera of a demo. Its changes are recorded without a warning or a notice."""
 # Longest text value of a status entry on the wire.
 _MAX_TEXT = 1024

@@ -90,7 +90,7 @@ class ReplayCamera:
         self._pacer = Pacer(options.snapshot_rate_hz)
         self._source: PublishedSource | RecordedSource | None = None
         self._chosen = range(0)
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = False
         self._played = 0
 

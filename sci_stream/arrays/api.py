@@ -302,7 +302,7 @@ def reconstruct_stream(
 
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
-    known: set[str] = set()
+    known = set[str]()
     for seq, snapshot in enumerate(snapshots):
         counts = real_array(snapshot, f"snapshot {seq}", invalid=True)
         if counts.ndim != 2:

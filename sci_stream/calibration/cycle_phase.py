@@ -32,7 +32,7 @@ class CyclePhase:
     """
 
     def __init__(self) -> None:
-        self._rings: deque[F64] = deque(maxlen=len(_CLEAR))
+        self._rings = deque[F64](maxlen=len(_CLEAR))
 
     def forget(self) -> None:
         """Forget earlier exposures."""

@@ -126,7 +126,7 @@ class MaskErrorEstimator:
         self._score: F64 = np.zeros(count)
         self._scatter = 0.0
         self._before: Brightness | None = None
-        self._trends: deque[tuple[float, float]] = deque(maxlen=_PAIRS)
+        self._trends = deque[tuple[float, float]](maxlen=_PAIRS)
         self.snapshots = 0
         """Number of snapshots so far."""
         self.theta: F64 = np.zeros(count)

@@ -72,7 +72,7 @@ class MaskOrderDetector:
         self._orders = np.stack(
             [(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)]
         )
-        self._lengths: deque[F64] = deque(maxlen=_PAIRS_KEPT)
+        self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
 
     def add(self, before: F32, after: F32) -> None:
         """Add a pair of consecutive snapshots, as `thumbnails`, unless the scene is static."""

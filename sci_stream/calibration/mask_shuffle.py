@@ -63,7 +63,7 @@ class ShuffleDetector:
         self._given = np.arange(n_frames)
         self._covariances = [np.zeros((n_frames, n_frames)) for _ in range(_FOLDS)]
         self._candidates = [self._given] * _FOLDS
-        self._gains: deque[F64] = deque(maxlen=_WINDOW)
+        self._gains = deque[F64](maxlen=_WINDOW)
 
     def add(self, measured: Tensor, masks: Tensor, space: Tensor) -> None:
         """Take a snapshot into account.

@@ -131,7 +131,7 @@ class CalibrationMonitor:
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._order_gains: deque[float] = deque(maxlen=LEARNING_SNAPSHOTS)
+        self._order_gains = deque[float](maxlen=LEARNING_SNAPSHOTS)
         self._videos = 0
         self._until_assessment = 0
         self._assessments = 0

@@ -17,6 +17,8 @@ from sci_stream.cli.common import (
     Device,
     Force,
     Form,
+    Fps,
+    Gamma,
     app,
     echo,
     new_console,
@@ -231,12 +233,8 @@ def export(
     ] = False,
     first: First = None,
     last: Last = None,
-    fps: Annotated[
-        float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")
-    ] = 25.0,
-    gamma: Annotated[
-        float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")
-    ] = 2.2,
+    fps: Fps = 25.0,
+    gamma: Gamma = 2.2,
     exposure: Annotated[
         float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")
     ] = 0.0,

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -23,11 +23,11 @@ from sci_stream.file_guard import read_small
 
 # The text of a rig is part of the message that starts a series, and the size of that message is
 # limited.
-_MAX_BYTES: Final = 32 << 10
+_MAX_BYTES = 32 << 10
 
-PREFIX: Final = "SCI_STREAM_RIG__"
+PREFIX = "SCI_STREAM_RIG__"
 # Of drivers, which define their own keys.
-_OPTIONS: Final = (("camera", "options"), ("modulator", "options"))
+_OPTIONS = (("camera", "options"), ("modulator", "options"))
 
 
 @dataclass(frozen=True, slots=True)

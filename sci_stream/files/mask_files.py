@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from sci_stream.file_guard import complete_output
 from sci_stream.imaging.rendering import encode_png
 from sci_stream.model import Array
 
-FORMS: Final = ("npy", "png", "alp", "dlp")
+FORMS = ("npy", "png", "alp", "dlp")
 _PER_IMAGE = 24
 
 

@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 import zmq
 
-from sci_stream.security.curve import SocketConfig
+from sci_stream.security.curve import Context, Socket, SocketConfig
 from sci_stream.transport.sockets import bind, local_endpoint, make_socket, readable
 
 log = logging.getLogger(__name__)
@@ -229,14 +229,14 @@ class MonitorEvents(NamedTuple):
 class Monitor:
     """Monitor the connections of a socket: opened, closed and refused."""
 
-    def __init__(self, socket: zmq.Socket[bytes], limit: ConnectionLimit | None = None) -> None:
+    def __init__(self, socket: Socket, limit: ConnectionLimit | None = None) -> None:
         self._watched = socket
         self.limit = limit
         """Limit on the connections of a bound socket."""
         seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         if limit is not None:
             seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
-        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
+        self.socket: Socket = socket.get_monitor_socket(
             functools.reduce(operator.or_, _REFUSALS, seen)
         )
         self.open = False
@@ -303,14 +303,14 @@ class ServerSocket:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         endpoint: str,
         configure: SocketConfig,
         *,
         max_message_bytes: int,
         heartbeat_s: float,
     ) -> None:
-        self.wire_errors: Counter[str] = Counter()
+        self.wire_errors = Counter[str]()
         queues = {"send_queue": self.send_queue, "receive_queue": self.receive_queue}
         self.socket = make_socket(
             context,

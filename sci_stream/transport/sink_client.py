@@ -31,7 +31,7 @@ class SinkClient:
 
     def __init__(self, connection: ClientConnection, wait_s: float = 0.0) -> None:
         self.connection = connection
-        self.outbox: Outbox[Accepted] = Outbox(_PATIENCE_S + wait_s)
+        self.outbox = Outbox[Accepted](_PATIENCE_S + wait_s)
 
     def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
         """Send a message, ahead of all others if ``first``, and keep it until it is safe."""

@@ -37,7 +37,7 @@ class History:
     """Statistics of the last five minutes. Bounded; thread-safe."""
 
     def __init__(self) -> None:
-        self._seconds: deque[Second] = deque(maxlen=KEPT_S)
+        self._seconds = deque[Second](maxlen=KEPT_S)
         self._lock = threading.Lock()
         self._lost: int | None = None
         self._series = ""
@@ -103,7 +103,7 @@ class PictureArchive:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._pictures: OrderedDict[int, Picture] = OrderedDict()
+        self._pictures = OrderedDict[int, Picture]()
         self.n_bytes = 0
         """Bytes in use."""
         self._coded_ns = 0

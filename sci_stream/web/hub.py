@@ -37,7 +37,7 @@ class Viewer:
         self.status: JsonObject | None = None
         """The status as it was sent last."""
         self._coded_ns = 0
-        self._unacknowledged: deque[int] = deque()
+        self._unacknowledged = deque[int]()
 
     @property
     def ready(self) -> bool:
@@ -89,7 +89,7 @@ class Hub:
         self.status: JsonObject = {}
         self.history = History()
         self.archive = archive
-        self.viewers: set[Viewer] = set()
+        self.viewers = set[Viewer]()
         self.stale_s = stale_s
         self.closing = False
         self.max_viewers = max_viewers

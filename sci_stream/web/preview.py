@@ -71,7 +71,7 @@ class WebPreview:
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
-        self.refused: Counter[str] = Counter()
+        self.refused = Counter[str]()
         """Numbers of refused requests by reason."""
         self.archive = PictureArchive(section.history_mib << 20)
         """The kept pictures."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import msgpack
 from pydantic import JsonValue
@@ -16,7 +16,7 @@ from sci_stream.errors import WireError
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields
 # increases it; a test compares their fingerprint.
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION = 7
 
 _LONGEST_QUOTE = 40
 

@@ -85,9 +85,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def __init__(self, options: OptionsT) -> None:
         self._options = options
         self._camera: _OpenDevice[ConnectionT] | None = None
-        self._held: deque[RawFrame] = deque()
+        self._held = deque[RawFrame]()
         self._lost: CameraLost | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = self._gone = self._has_frames = False
         self._last_frame_s = 0.0
 

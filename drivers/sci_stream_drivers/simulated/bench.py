@@ -45,9 +45,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.lost_pulses: set[int] = set()
-        self.underruns: set[int] = set()
-        self.restarts: set[int] = set()
+        self.lost_pulses = set[int]()
+        self.underruns = set[int]()
+        self.restarts = set[int]()
         self._first_phase = 0.0
         self.light = 0.4
         self.close()
@@ -173,7 +173,7 @@ class Bench:
         return [Slot(float(at), weight, float(i // per_slot)) for i, at in enumerate(where)]
 
 
-_BENCHES: weakref.WeakValueDictionary[str, Bench] = weakref.WeakValueDictionary()
+_BENCHES = weakref.WeakValueDictionary[str, Bench]()
 _LOCK = threading.Lock()
 
 

@@ -192,7 +192,7 @@ class SimulatedCamera:
         self._triggers = None if free else threading.Semaphore(0)
         self._triggered = False
         self._open_camera: _OpenCamera | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = False
         self._lost = False
         self._resumes = False

@@ -27,7 +27,7 @@ class FrameContent:
     """Compare the counts of each frame with those of the frame before."""
 
     def __init__(self) -> None:
-        self._before: deque[Array] = deque(maxlen=_BUFFERS)
+        self._before = deque[Array](maxlen=_BUFFERS)
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 

@@ -117,7 +117,7 @@ class AcquireNode:
         ring_s = rig.record.before_s if rig.record.is_triggered else 0.0
         self._link = SinkClient(self._network.connect("sink", hello), ring_s)
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._reader: CameraReader[Snapshot | SnapshotId] = CameraReader(
+        self._reader = CameraReader[Snapshot | SnapshotId](
             camera,
             self._budget,
             self._network.wakeup.wake,

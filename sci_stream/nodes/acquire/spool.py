@@ -434,7 +434,7 @@ class Spool:
         # allocate pages.
         head["written_slots"] = written = min(int(head["written_slots"]), self.slots)
         recovered: dict[int, Snapshot] = {}
-        delivered: set[int] = set()
+        delivered = set[int]()
         corrupt = 0
         self._free = list(range(written, self.slots))
         for slot in range(written):

@@ -31,7 +31,7 @@ class TriggerMonitor:
 
     def __init__(self) -> None:
         self._before_ns: int | None = None
-        self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
+        self._periods_ns = deque[float](maxlen=_MAX_PERIODS)
         self._in_row = 0
         self._was_late = False
         self._announced_ns: int | None = None

@@ -114,13 +114,11 @@ class SolverThread:
         self._denoised = 0
         self._under_way: _UnderWay | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._watches: OrderedDict[str, CalibrationWatch] = (
-            OrderedDict()
-        )  # each with its engine, by calibration
+        self._watches = OrderedDict[str, CalibrationWatch]()  # each with its engine, by calibration
         self._last_engine: Engine | None = None
-        self._adopting: set[str] = set()
-        self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._adopting = set[str]()
+        self._jobs = queue.SimpleQueue[Calibration | Snapshot | _Change | None]()
+        self._results = queue.SimpleQueue[Result]()
         self._controller = BudgetController(self._settings, SolveCosts())
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0

@@ -203,7 +203,7 @@ class _Webhook:
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
-        self._waiting: Queue[JsonObject | None] = Queue(_MAX_WAITING)
+        self._waiting = Queue[JsonObject | None](_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="alarm-webhook", daemon=True)
         self._thread.start()
 

@@ -124,7 +124,7 @@ class SinkNode:
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
         self._preview_url = ""
-        self._ended: deque[str] = deque(maxlen=64)
+        self._ended = deque[str](maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
         for name, account in self._accounts.items():
             counts = cast("dict[str, Json]", account["ledger"])

@@ -117,7 +117,7 @@ class SeriesSession:
         self.statistics = SeriesStatistics(info, ledger)
         self._callbacks = callbacks
         nodes = max(1, rig.reconstruct.nodes)
-        self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
+        self._reorder = ReorderBuffer[Reconstruction](
             # Each node works on a block of its own: up to two blocks of every node may be out of
             # order.
             window=2 * nodes * rig.reconstruct.block_snapshots,
@@ -125,9 +125,9 @@ class SeriesSession:
         )
         self._raw_safe, self._videos = IntervalSet(), IntervalSet()
         # Reported without video while their raw counts wait for the recorder, which may lose them.
-        self._awaiting_raw: set[int] = set()
+        self._awaiting_raw = set[int]()
         self._pending: dict[Accepted, _Pending] = {}
-        self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
+        self._written = queue.SimpleQueue[tuple[Accepted, Written]]()
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None

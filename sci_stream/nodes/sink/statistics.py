@@ -105,16 +105,16 @@ class SeriesStatistics:
         self._latency_ms: dict[str, deque[float]] = {
             stage: deque(maxlen=_RECENT) for stage in STAGES
         }
-        self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        self._total_ms = deque[tuple[float, float]](maxlen=_RECENT)
         self._summarised = {
             quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.in_run
         }
         self._psnr_listed: list[tuple[int, float]] = []
-        self._starts: Counter[str] = Counter()
+        self._starts = Counter[str]()
         self._budget_limited = 0
         self._taken = 0
-        self._devices: set[str] = set()
-        self._by_node: Counter[str] = Counter()
+        self._devices = set[str]()
+        self._by_node = Counter[str]()
         self.last: Reconstruction | None = None
         self.health = CalibrationStatistics()
         self.frame_faults: dict[str, int] = {}

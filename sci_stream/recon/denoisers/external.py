@@ -26,6 +26,7 @@ from torch import Tensor
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
+from sci_stream.plugin_entries import plugin_entry
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -86,11 +87,6 @@ class DenoiserSpec:
     takes_weights: bool = False
 
 
-def plugin_names() -> list[str]:
-    """Return the names of the installed denoiser plug-ins."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
-
-
 def load_plugin(name: str) -> DenoiserSpec | None:
     """Load a denoiser plug-in; None if ``name`` is none that is installed, no ``module:Class`` or
     ``file.py:function``.
@@ -102,10 +98,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
     if path.endswith(".py"):
         load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
     else:
-        entries = importlib.metadata.entry_points(group=GROUP, name=name)
-        entry = (
-            importlib.metadata.EntryPoint(name, name, GROUP) if path else next(iter(entries), None)
-        )
+        named = importlib.metadata.EntryPoint(name, name, GROUP)
+        entry = named if path else plugin_entry(GROUP, name)
         if entry is None or entry.pattern.match(entry.value) is None:
             return None
         load = entry.load

@@ -262,7 +262,7 @@ def with_level(subpixels: Tensor, sigma: Tensor) -> Tensor:
     return torch.cat((subpixels, level), dim=1)
 
 
-def run_network(
+def denoised_subpixels(
     inputs: Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network,
@@ -281,18 +281,8 @@ def run_network(
 
     Returns
     -------
-    (N, 1, H, W), the denoised frames.
+    The sub-pixels of the denoised frames, (N, 4, H/2, W/2).
     """
-    clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
-    # Several times faster on a processor than `F.pixel_shuffle` from channels last.
-    columns = clean.unflatten(1, (1, 2, 2)).permute(0, 1, 4, 2, 5, 3)
-    return columns.flatten(4).flatten(2, 3)
-
-
-def denoised_subpixels(
-    inputs: Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Return what `run_network` does before the sub-pixels are merged, (N, 4, H/2, W/2)."""
     h = stack(inputs.to(dtype, memory_format=torch.channels_last))
     return inputs[:, :SUBPIXELS] - h if gives_noise else h
 

@@ -12,16 +12,17 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError
+from sci_stream.plugin_entries import plugin_names
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import (
+    GROUP,
     DenoiserDefaults,
     DenoiserSpec,
     load_plugin,
-    plugin_names,
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
@@ -134,7 +135,7 @@ def denoiser_spec(name: str) -> DenoiserSpec:
         hint = (
             "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
         )
-    names = sorted({*DENOISERS, *plugin_names()})
+    names = sorted({*DENOISERS, *plugin_names(GROUP)})
     raise ConfigError(
         "Unknown denoiser",
         expected=f"one of {', '.join(names)}, module:Class or file.py:function",

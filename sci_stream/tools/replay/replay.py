@@ -395,25 +395,18 @@ class _Run:
             video, report, _ = solver.solve(snapshot, iterations)
         else:
             video, report, _ = solver.solve_as_decided(snapshot, decision, iterations)
-        return Reconstruction(
-            id=snapshot.id,
+        return Reconstruction.of(
+            snapshot,
             video=video,
-            calibration_hash=self.calibration.hash,
             report=dataclasses.replace(report, solver=setup.id),
             times=StageTimes(
                 acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()
             ),
             node=_NODE,
             device=str(self.device),
-            bayer=self.series.info.bayer,
-            counts=snapshot.counts,
             picture=self.series.frame_of("picture", seq)
             if self.series.has("picture", seq)
             else None,
-            camera_time_ns=snapshot.camera_time_ns,
-            camera_frame_id=snapshot.camera_frame_id,
-            dropped_before=snapshot.dropped_before,
-            chunks=snapshot.chunks,
         )
 
     def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:
