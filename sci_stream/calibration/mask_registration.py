@@ -349,9 +349,9 @@ class MaskFitter:
     def gain_elsewhere(self, y: F32, valid: Flags, start: Displacement) -> float:
         """Return the gain of a displacement in the half of the picture that it is not fitted to.
 
-        Each fit begins at ``start``. The result is the mean of `MaskFit.gain` over left and right, upper and lower half: displaced masks
-        are displaced everywhere, and a scene that looks so in one half does not in the other. It is
-        0 where the blocks are too few to be halved.
+        Each fit begins at ``start``. The result is the mean of `MaskFit.gain` over left and right,
+        upper and lower half: displaced masks are displaced everywhere, and a scene that looks so in
+        one half does not in the other. It is 0 where the blocks are too few to be halved.
         """
         if self._planes * len(self._rows) < _LEAST_BLOCKS:
             return 0.0
