@@ -16,7 +16,7 @@ from sci_stream.nodes.runtime.modulators import load_patterns
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
-@pytest.mark.parametrize("kind", ["random", "balanced", "shifting"])
+@pytest.mark.parametrize("kind", ["random", "balanced", "shifting", "one-hot"])
 def test_open_share_is_the_one_asked_for(kind: str, share: float) -> None:
     masks = make_masks(kind, 8, (90, 120), open_share=share, seed=4)
     assert masks.shape == (8, 90, 120)
@@ -24,6 +24,11 @@ def test_open_share_is_the_one_asked_for(kind: str, share: float) -> None:
     assert masks.mean() / 255 == pytest.approx(share, abs=0.02)
     np.testing.assert_array_equal(masks, make_masks(kind, 8, (90, 120), open_share=share, seed=4))
     assert not np.array_equal(masks, make_masks(kind, 8, (90, 120), open_share=share, seed=5))
+
+
+def test_one_hot_masks_open_each_element_once() -> None:
+    masks = make_masks("one-hot", 8, (64, 64), open_share=0.5)
+    assert ((masks > 0).sum(0) == 1).all()
 
 
 def test_balanced_masks_leave_no_pixel_blind() -> None:
