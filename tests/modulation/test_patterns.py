@@ -16,7 +16,7 @@ from sci_stream.nodes.runtime.modulators import load_patterns
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
-@pytest.mark.parametrize("kind", ["random", "balanced", "shifting", "one-hot"])
+@pytest.mark.parametrize("kind", ["random", "balanced", "shifting"])
 def test_open_share_is_the_one_asked_for(kind: str, share: float) -> None:
     masks = make_masks(kind, 8, (90, 120), open_share=share, seed=4)
     assert masks.shape == (8, 90, 120)
