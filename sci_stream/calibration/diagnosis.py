@@ -64,13 +64,10 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     # A gamma or a black level changes the contrast, too: one cause has one name.
     explained = OF_RIGHT_MASKS & faults.keys()
-    if (
-        not explained
-        and health.contrast is not None
-        and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]
-    ):
+    contrast = 1.0 if health.contrast is None or explained else health.contrast
+    if not _CONTRAST[0] <= contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
-            f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, "
+            f"the masks modulate {contrast:.2f} times as much as calibrated: stray light, "
             "or another black level"
         )
     if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:

@@ -67,7 +67,13 @@ _SATURATED = 0.005
 # error over theirs was at most 7.3 upwards (16 behind four masks) and 2.7 downwards, near 0, in 556
 # right snapshots, and above 9 in one of 391 more.
 _AROUND, _STANDS_OUT = 3, (0.4, 1.3)
-_STUCK, _MANY_MASKS, _DEAD, _DARK = 11.0, 8, -3.5, 0.05
+_STUCK, _MANY_OPEN, _DEAD, _DARK = 11.0, 4, -3.5, 0.05
+# A stuck pixel is brighter or darker than its surroundings by this factor, but for so many pixels
+# that may be stuck, too. Without it, edges over black behind masks that are 12 % open and one-hot
+# looked stuck.
+_BEYOND, _OTHERS = 1.2, 2
+# Behind sparser masks, few pixels around one show the same frame: it must outshine the whole scene.
+_SPARSE = 0.2
 _RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
@@ -359,11 +365,17 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     places = places[strength.flat[places] > 1]
     rows, columns = np.unravel_index(places, y.shape)
     if len(places):
+        here = level[rows, columns]
         value, (expected, error) = y[rows, columns], _expected(y, phi, rows, columns)
         excess = (value - expected) / error
-        bright = level[rows, columns] > _BRIGHT * top
-        singles[rows, columns] = bright & (excess > _STUCK * max(1, _MANY_MASKS / len(phi)))
-        singles[rows, columns] |= (value < _DARK * expected) & (excess < _DEAD)
+        low, high = _range_around(level, rows, columns)
+        if phi.mean() < _SPARSE:
+            high = np.maximum(high, np.quantile(level, 0.999))
+        bright = (here > _BRIGHT * top) & (here > _BEYOND * high)
+        dark = (value < _DARK * expected) & (here * _BEYOND < low)
+        few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
+        singles[rows, columns] = bright & (excess > _STUCK * few)
+        singles[rows, columns] |= dark & (excess < _DEAD)
     # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
     stuck = singles
     for axis in (0, 1):
@@ -374,6 +386,22 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
+
+
+def _range_around(level: F64, rows: Places, columns: Places) -> tuple[F64, F64]:
+    """Return the lowest and the highest brightness around pixels, but for `_OTHERS` of each.
+
+    An edge of the scene is as bright as its surroundings on one side, a stuck pixel on none.
+    """
+    reach = np.arange(-_AROUND, _AROUND + 1)
+    down, right = (grid.ravel() for grid in np.meshgrid(reach, reach, indexing="ij"))
+    near = (down != 0) | (right != 0)
+    padded = np.pad(level, _AROUND, mode="reflect")
+    around = padded[
+        rows[:, np.newaxis] + _AROUND + down[near], columns[:, np.newaxis] + _AROUND + right[near]
+    ]
+    around.sort(axis=1)
+    return around[:, _OTHERS], around[:, -1 - _OTHERS]
 
 
 def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64]:

@@ -51,14 +51,15 @@ class Guard:
         Correct the masks by what snapshots show.
     warn_shift_px
         Name a shift of the masks above this one as a defect, pixels.
-    paced
-        Measure the masks at most once a second after the first snapshots: for live video.
+    live
+        A camera does not wait: after the first snapshots, measure the masks at most once a second,
+        and never look for masks that are shuffled.
     """
 
     every: int = 20
     correct: bool = True
     warn_shift_px: float = 0.1
-    paced: bool = False
+    live: bool = False
 
 
 NO_GUARD = Guard(every=0)
@@ -124,8 +125,8 @@ class GuardedSolver:
             self.engine.device,
             every=self._guard.every,
             correct=self._guard.correct,
-            shuffled=True,
-            paced=self._guard.paced,
+            shuffled=not self._guard.live,
+            paced=self._guard.live,
         )
 
     @property

@@ -92,7 +92,7 @@ class SolvedFile:
                     "text": one.text,
                     "fatal": one.fatal,
                     "corrected": one.corrected,
-                    "shift_px": one.shift_px,
+                    "shift_px": None if one.shift_px is None else list(one.shift_px),
                 }
                 for one in self.defects
             ],
