@@ -37,8 +37,15 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
-    )
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Put each description on one line."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
 
 
 def has_mark(field: FieldInfo, mark: Literal["secret", "expert"]) -> bool:
