@@ -25,7 +25,7 @@ _WITHOUT_NUL = r"[^\x00]*"  # neither HDF5 nor file names can hold it
 _CHUNK_NAME = r"[^/\x00-\x1f\x7f]+"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FieldType:
     """Metadata of a field that is sent.
 
@@ -50,7 +50,7 @@ class FieldType:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Payload:
     """Metadata of an array that is sent as a payload: dtypes, number of dimensions, and whether it
     may be None.

@@ -66,7 +66,7 @@ class Policy(enum.StrEnum):
     recording."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameIds:
     """Numbering of a camera's frames: from ``first`` up to ``last``, then from ``first`` again."""
 
@@ -88,7 +88,7 @@ class FrameIds:
         return step - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraCapabilities:
     """Properties of an open camera and its frames.
 
@@ -118,7 +118,7 @@ class CameraCapabilities:
     distortions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CameraFrame:
     """One frame as delivered by a driver.
 
@@ -147,7 +147,7 @@ class CameraFrame:
     chunks: Chunks = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotId:
     """Identity of a snapshot: ``seq`` counts from 0 within a ``series`` and is never repeated in
     it.
@@ -161,7 +161,7 @@ class SnapshotId:
     seq: Seq
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with everything needed to reconstruct and
     account for it.
@@ -192,7 +192,7 @@ class Snapshot:
     chunks: Chunks = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageTimes:
     """Unix time in ns at which a snapshot passed each stage; 0 for stages not reached."""
 
@@ -204,7 +204,7 @@ class StageTimes:
     accepted_ns: Count = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """The B video frames recovered from one snapshot.
 
@@ -239,7 +239,7 @@ class Reconstruction:
         return cls(**(shared | solved))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesInfo:
     """Description of a series, known when it starts; recorded with it.
 
@@ -272,7 +272,7 @@ class SeriesInfo:
         return f"{self.camera_model} {self.camera_serial}".strip()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Feature:
     """A feature of a camera, as described by its driver.
 
@@ -297,7 +297,7 @@ class Feature:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inspection:
     """The features of a camera, in its own order, and driver options.
 
@@ -311,7 +311,7 @@ class Inspection:
     trigger: Mapping[str, Json] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundCamera:
     """A camera on the system; ``access`` is its availability in a word, ``options`` select exactly
     this camera.
@@ -326,7 +326,7 @@ class FoundCamera:
     options: Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundInterface:
     """An interface that cameras are attached to: a network or USB controller, a frame grabber."""
 
@@ -336,7 +336,7 @@ class FoundInterface:
     cameras: tuple[FoundCamera, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundProducer:
     """The software through which a driver reaches cameras; ``problem`` describes its fault,
     if any.

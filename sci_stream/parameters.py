@@ -43,7 +43,7 @@ _MAX_TEXT = 1024
 _LARGEST = 1e300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SettingChange:
     """A change by an operator: a parameter from ``old`` to ``new`` or, with neither, an action."""
 
@@ -63,7 +63,7 @@ class SettingChange:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ControlAnswer:
     """Answer to a request of an operator: the current values by node, and a text."""
 
@@ -71,7 +71,7 @@ class ControlAnswer:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameter:
     """A parameter that can be set, with its current value.
 

@@ -7,7 +7,7 @@ import importlib.metadata
 
 def plugin_names(group: str) -> list[str]:
     """Return the names of the installed plug-ins of a group."""
-    return sorted(importlib.metadata.entry_points(group=group).names)
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=group)})
 
 
 def plugin_entry(group: str, name: str) -> importlib.metadata.EntryPoint | None:

@@ -41,19 +41,19 @@ class ReplayOptions(DriverOptions):
 
     path: Path
     """A published .mat file (v5 or v7.3); a recording: its first .h5 file."""
-    snapshot_rate_hz: float = Field(default=0.0, ge=0, le=100_000)
+    snapshot_rate_hz: float = Field(0.0, ge=0, le=100_000)
     """Snapshots per second; 0: as fast as they can be read."""
     loop: bool = False
     """Restart after the last shot, endlessly."""
-    start: int = Field(default=0, ge=0)
+    start: int = Field(0, ge=0)
     """First shot to play, from 0."""
-    stop: int | None = Field(default=None, ge=1)
+    stop: int | None = Field(None, ge=1)
     """Shot to stop before; unset: play all."""
     truth: bool = True
     """Deliver the true video, if a .mat file contains it."""
     bayer: BayerOption = None
     """Colour filters of a .mat file's sensor, or none; a recording contains its own."""
-    full_scale_dn: float | None = Field(default=None, gt=0)
+    full_scale_dn: float | None = Field(None, gt=0)
     """Counts of one white frame through an open mask of a .mat file; unset: estimated."""
 
     @model_validator(mode="after")

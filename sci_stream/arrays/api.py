@@ -39,7 +39,7 @@ class MaskMismatchWarning(DataWarning):
     """The masks do not belong to the measurement, or are in another order: no video is made up."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Reconstructed:
     """Result of `reconstruct`.
 

@@ -51,7 +51,7 @@ OnMismatch = Literal["raise", "snapshot"]
 """What to do where the masks do not fit or a solve diverges: raise, or return the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArrayOptions:
     """Options of the solver; see `sci_stream.reconstruct`."""
 

@@ -83,7 +83,7 @@ _OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
 _JPEG = 0.15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Defect:
     """A defect of the data: name, figure and remedy in one sentence.
 

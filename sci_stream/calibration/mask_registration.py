@@ -102,7 +102,7 @@ _TILE_PX = 16
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskFit:
     """Result of fitting the masks to one snapshot.
 
@@ -145,7 +145,7 @@ class _Pixels(NamedTuple):
     valid: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _SceneFit:
     """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with the
     residual of y.

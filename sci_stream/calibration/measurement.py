@@ -135,7 +135,7 @@ class Measured:
     clipped_fraction: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeasurementConditions:
     """Acquisition conditions of the frames and their meaning.
 

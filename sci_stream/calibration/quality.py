@@ -26,7 +26,7 @@ class Verdict(enum.StrEnum):
     """Unusable for reconstruction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QualityFigure:
     """One quality figure: name, value, verdict and explanation."""
 

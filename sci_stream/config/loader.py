@@ -30,7 +30,7 @@ PREFIX = "SCI_STREAM_RIG__"
 _OPTIONS = (("camera", "options"), ("modulator", "options"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Override:
     """One setting from the environment: variable, location of the key, value as read from TOML."""
 

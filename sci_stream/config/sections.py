@@ -40,15 +40,15 @@ class RigSection(Section):
 class ExperimentSection(Section):
     """Who measures what: stored in recordings, where NeXus readers look for it."""
 
-    title: str = Field(default="", max_length=1000)
+    title: str = Field("", max_length=1000)
     """Title of the experiment."""
-    operator: str = Field(default="", max_length=1000)
+    operator: str = Field("", max_length=1000)
     """Name of the operator."""
-    sample: str = Field(default="", max_length=1000)
+    sample: str = Field("", max_length=1000)
     """Name of the sample."""
-    proposal: str = Field(default="", max_length=1000)
+    proposal: str = Field("", max_length=1000)
     """Identifier of the proposal or experiment."""
-    pixel_size_um: float | None = Field(default=None, gt=0, le=1e6, examples=[5.5])
+    pixel_size_um: float | None = Field(None, gt=0, le=1e6, examples=[5.5])
     """Size of a pixel, on the sensor or in the scene, µm."""
 
 
@@ -59,37 +59,37 @@ class CameraSection(Section):
     """Camera driver, by the name of its entry point."""
     options: dict[str, object] = Field(default_factory=dict)
     """Options of the driver; each driver defines its own."""
-    read_timeout_s: Rare[float] = Field(default=0.2, ge=0.01, le=60)
+    read_timeout_s: Rare[float] = Field(0.2, ge=0.01, le=60)
     """Timeout of one read; a stop request may take this long, s."""
 
 
 class ModulatorSection(Section):
     """The mask modulator in front of the camera; without a driver, the rig does not command it."""
 
-    driver: Name | None = Field(default=None, examples=["dlpc900"])
+    driver: Name | None = Field(None, examples=["dlpc900"])
     """Modulator driver, by the name of its entry point; unset: the rig commands none."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the driver; each driver defines its own."""
-    patterns: OptionalPath = Field(default=None, examples=["masks.npy"])
+    patterns: OptionalPath = Field(None, examples=["masks.npy"])
     """The B masks: .npy of (B, H, W) or a folder of images, as `sci-stream masks make` writes
     them."""
-    n_frames: int = Field(default=0, ge=0, le=256)
+    n_frames: int = Field(0, ge=0, le=256)
     """B for a mask that is moved by a waveform; 0: the number of patterns."""
-    pattern_us: float = Field(default=0.0, ge=0, le=1e7)
+    pattern_us: float = Field(0.0, ge=0, le=1e7)
     """Time of one mask, µs; 0: the shortest that fits."""
-    dark_us: Rare[float] = Field(default=0.0, ge=0, le=1e7)
+    dark_us: Rare[float] = Field(0.0, ge=0, le=1e7)
     """Darkness after each mask, µs."""
     master: Literal["modulator", "camera", "external"] = "modulator"
     """The device that starts each cycle: modulator, camera or external."""
     pulse: Rare[Literal["auto", "per_pattern", "per_cycle"]] = "auto"
     """Pulses of the modulator: per_cycle; per_pattern, which the camera counts; auto."""
-    pulse_width_us: Rare[float] = Field(default=0.0, ge=0, le=1e6)
+    pulse_width_us: Rare[float] = Field(0.0, ge=0, le=1e6)
     """Width of a pulse, µs; 0: as it suits."""
-    delay_us: float = Field(default=0.0, ge=-1e6, le=1e6)
+    delay_us: float = Field(0.0, ge=-1e6, le=1e6)
     """From the pulse to the light of the first mask, µs; check measures it."""
     correct: bool = True
     """Correct the modulator by the picture: phase of the cycle, delay, moved pattern."""
-    mirror_px: Rare[tuple[float, float]] = Field(default=(0.0, 0.0), strict=False)
+    mirror_px: Rare[tuple[float, float]] = Field((0.0, 0.0), strict=False)
     """(x, y) by which the masks move on the sensor when the patterns move by a mirror to the right
     and down, pixels, negative if mirrored; 0: patterns are not moved."""
 
@@ -97,13 +97,13 @@ class ModulatorSection(Section):
 class CalibrationSection(Section):
     """The masks Φ and the meaning of the sensor counts."""
 
-    file: OptionalPath = Field(default=None, examples=["calibration.h5"])
+    file: OptionalPath = Field(None, examples=["calibration.h5"])
     """Calibration file; "": the masks that the camera driver provides (simulated, replay)."""
     other_camera: Rare[bool] = False
     """Accept a calibration that was measured with a camera of another serial number."""
-    health_every: Rare[int] = Field(default=20, ge=0, le=1_000_000)
+    health_every: Rare[int] = Field(20, ge=0, le=1_000_000)
     """Check the mask position every N snapshots; 0: never."""
-    warn_shift_px: Rare[float] = Field(default=0.1, gt=0, le=10)
+    warn_shift_px: Rare[float] = Field(0.1, gt=0, le=10)
     """Warn if the masks have moved further than this since the calibration, pixels."""
     correct_shift: bool = True
     """Correct the masks by what snapshots show: shift, blur and gain of each, black level."""
@@ -115,20 +115,20 @@ class PolicySection(Section):
     The camera cannot be paused.
     """
 
-    mode: Policy = Field(default=Policy.LIVE, strict=False)
+    mode: Policy = Field(Policy.LIVE, strict=False)
     """live: drop the oldest queued snapshot; record: store each raw one first."""
-    queue_snapshots: int = Field(default=8, ge=1, le=100_000)
+    queue_snapshots: int = Field(8, ge=1, le=100_000)
     """Snapshots queued for the reconstruct nodes; a longer queue means a longer delay."""
-    max_wait_s: Rare[float] = Field(default=0.0, ge=0, le=3600)
+    max_wait_s: Rare[float] = Field(0.0, ge=0, le=3600)
     """live: once a snapshot has waited this long for a node, s, the newest goes first and the
     others are dropped; 0: as long as a solve takes, at least 0.2 s."""
-    ring_mib: int = Field(default=512, ge=1)
+    ring_mib: int = Field(512, ge=1)
     """Memory for snapshots that the sink has not acknowledged, MiB; frames beyond it are
     dropped."""
-    spool: Rare[OptionalPath] = Field(default=None, examples=["/dev/shm"])
+    spool: Rare[OptionalPath] = Field(None, examples=["/dev/shm"])
     """Folder for unacknowledged snapshots, from which a restarted acquire node resumes the
     series."""
-    wait_for_nodes_s: Rare[float] = Field(default=60.0, ge=0)
+    wait_for_nodes_s: Rare[float] = Field(60.0, ge=0)
     """Longest wait for all reconstruct nodes to be ready before the camera is started, s."""
 
 
@@ -145,12 +145,12 @@ class RecordSection(Section):
     """Folder for recordings; created if missing."""
     mode: Literal["continuous", "triggered"] = "continuous"
     """continuous: everything; triggered: from before_s before to after_s after each event."""
-    before_s: float = Field(default=2.0, ge=0, le=3600)
+    before_s: float = Field(2.0, ge=0, le=3600)
     """triggered: time before an event that is kept, s."""
-    after_s: float = Field(default=2.0, ge=0, le=3600)
+    after_s: float = Field(2.0, ge=0, le=3600)
     """triggered: time after an event that is kept, s."""
     trigger: Annotated[tuple[str, ...], AfterValidator(_conditions)] = Field(
-        default=(),
+        (),
         strict=False,
         max_length=8,
         examples=[["motion > 0.02, hold-off 5 s, at most 100"]],
@@ -169,14 +169,14 @@ class RecordSection(Section):
     video_dtype: Rare[Literal["float16", "float32", "uint16"]] = "float16"
     """Type of the recorded video: float16; float32, which every HDF5 reader knows; or uint16, 0 to
     2 in equal steps of 2/65535, as large as float16."""
-    segment_mib: Rare[int] = Field(default=16_384, ge=0)
+    segment_mib: Rare[int] = Field(16_384, ge=0)
     """Start a new file after this much data, MiB; 0: never."""
-    segment_minutes: Rare[float] = Field(default=0.0, ge=0)
+    segment_minutes: Rare[float] = Field(0.0, ge=0)
     """Start a new file after this long, minutes; 0: never."""
-    stop_after_mib: Rare[int] = Field(default=0, ge=0)
+    stop_after_mib: Rare[int] = Field(0, ge=0)
     """Switch the recording of a series off after this much data, MiB; the series continues. 0:
     never."""
-    min_free_mib: int = Field(default=1024, ge=0)
+    min_free_mib: int = Field(1024, ge=0)
     """Stop recording when less than this is free on the disk, MiB; warn at 8 times."""
 
     @model_validator(mode="after")
@@ -209,36 +209,34 @@ class PreviewSection(Section):
     """Secret that viewers append to the address; better set in the environment."""
     open_browser: Rare[bool] = False
     """Open the page in a browser when the rig starts."""
-    gamma: float = Field(default=2.2, ge=0.1, le=10)
+    gamma: float = Field(2.2, ge=0.1, le=10)
     """Display gamma: 2.2 for a camera's linear light, 1 for video made for a display."""
-    exposure_ev: Rare[float] = Field(default=0.0, ge=-10, le=10)
+    exposure_ev: Rare[float] = Field(0.0, ge=-10, le=10)
     """Brightness of the picture, stops."""
-    black: Rare[float] = Field(default=0.0, ge=0, le=0.95)
+    black: Rare[float] = Field(0.0, ge=0, le=0.95)
     """Intensity that is shown as black, 0–1."""
     white_balance: Rare[Literal["none", "grey_world", "fixed"]] = "none"
     """none: unchanged; grey_world: the mean becomes grey; fixed: white_gains."""
-    white_gains: Rare[tuple[WhiteGain, WhiteGain, WhiteGain]] = Field(
-        default=(1.0, 1.0, 1.0), strict=False
-    )
+    white_gains: Rare[tuple[WhiteGain, WhiteGain, WhiteGain]] = Field((1.0, 1.0, 1.0), strict=False)
     """Gains of red, green and blue for white_balance fixed, 1/8 to 8."""
     demosaic: Rare[Literal["bilinear", "directional"]] = "bilinear"
     """Demosaicing method, cheapest first; `sci-stream bench colour` compares them."""
     false_colour: Rare[Literal["none", "inferno", "viridis", "turbo", "bone"]] = "none"
     """Colour map for monochrome video."""
-    h264_mbit_per_s: Rare[float] = Field(default=12.0, ge=0, le=1000)
+    h264_mbit_per_s: Rare[float] = Field(12.0, ge=0, le=1000)
     """Bound on the H.264 video of each viewer, Mbit/s; needs the extra video. 0: JPEG alone."""
-    max_viewers: Rare[int] = Field(default=16, ge=1, le=64)
+    max_viewers: Rare[int] = Field(16, ge=1, le=64)
     """Viewers at once; further ones are refused."""
-    history_mib: Rare[int] = Field(default=256, ge=1, le=65536)
+    history_mib: Rare[int] = Field(256, ge=1, le=65536)
     """Memory for the pictures of the last five minutes, MiB."""
-    stale_after_s: float = Field(default=3.0, gt=0, le=3600)
+    stale_after_s: float = Field(3.0, gt=0, le=3600)
     """The page shows NO DATA after this long without new video, s."""
 
 
 class DrainSection(Section):
     """Shutdown: finishing the snapshots in flight."""
 
-    timeout_s: float = Field(default=30.0, ge=0, le=3600)
+    timeout_s: float = Field(30.0, ge=0, le=3600)
     """Time to finish the snapshots in flight, s; the rest is dropped and counted."""
 
 
@@ -251,11 +249,11 @@ class NetworkSection(Section):
     """Sink node: receives the results of the other nodes at this address."""
     taps: Endpoint = "tcp://127.0.0.1:5703"
     """Sink node: other programs subscribe to results at this address."""
-    bind_host: Rare[Annotated[str, Field(max_length=253)]] = Field(default="", examples=["0.0.0.0"])
+    bind_host: Rare[Annotated[str, Field(max_length=253)]] = Field("", examples=["0.0.0.0"])
     """Interface to listen on, if it is not the host that others connect to; "0.0.0.0": all."""
-    heartbeat_s: Rare[float] = Field(default=0.5, ge=0.05, le=60)
+    heartbeat_s: Rare[float] = Field(0.5, ge=0.05, le=60)
     """Heartbeat interval, s; a node that misses three heartbeats is considered lost."""
-    max_message_mib: Rare[int] = Field(default=256, ge=1, le=16_384)
+    max_message_mib: Rare[int] = Field(256, ge=1, le=16_384)
     """Largest accepted part of a message, MiB; it must hold the video of one snapshot."""
 
     def listening(self, name: Literal["dispatch", "results", "taps"]) -> str:
@@ -283,7 +281,7 @@ class HealthSection(Section):
     token: Token = ""
     """Secret of the header Authorization: Bearer; better set in the environment."""
     webhook: Rare[Annotated[str, Field(pattern=r"^(https?://\S+)?$", max_length=2000)]] = Field(
-        default="", examples=["https://alerts.example.org/rig"]
+        "", examples=["https://alerts.example.org/rig"]
     )
     """Address that is sent each alarm as JSON when it begins and clears."""
 

@@ -18,7 +18,7 @@ from sci_stream.optics.white import transmission
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImportOptions:
     """Properties of a stack of masks that the file does not contain.
 

@@ -32,7 +32,7 @@ from sci_stream.recording.layout import RECORDING_FORMAT
 from sci_stream.recording.series import RecordedSeries
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Measurements:
     """The content of measurement files, as `sci_stream.reconstruct` takes it.
 
@@ -155,7 +155,7 @@ def _true_candidates(file: Contents, truth_file: Contents | None, variable: str)
     return truths
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _TrueFrames:
     """True frames that fit, the masks that belong to a snapshot, and what was turned."""
 

@@ -71,7 +71,7 @@ def format_of(path: Path, name: str = "") -> VideoFormat:
     return chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VideoStack:
     """Video to write.
 
@@ -192,7 +192,7 @@ def write_video(
         path.write_bytes(encode_png(_sheet(video, tone.gamma)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Film:
     """A film format of FFmpeg: container, encoder with its options, pixel formats of grey and of
     colour.

@@ -21,7 +21,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetricSpec:
     """One metric: kind, help text, label and buckets (if any).
 

@@ -57,9 +57,7 @@ class FalseColour(enum.StrEnum):
     BONE = "bone"
 
 
-@dataclass(
-    frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 class ToneSettings:
     r"""Display settings of a video.
 

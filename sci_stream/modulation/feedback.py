@@ -37,7 +37,7 @@ _MAX_DELAY_SLOTS = 1.0
 _MAX_MIRRORS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModulatorCorrection:
     """A change to make: patterns to advance, µs of delay, mirrors by which to move the patterns,
     and the reason.

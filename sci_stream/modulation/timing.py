@@ -20,7 +20,7 @@ Pulse = Literal["per_pattern", "per_cycle", "none"]
 """Pulses that a modulator gives."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskTiming:
     """Timing of one cycle of ``n_patterns``.
 
@@ -49,7 +49,7 @@ class MaskTiming:
         return self.n_patterns * self.slot_us + self.gap_us
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModulatorCapabilities:
     """Properties of an open modulator; times of 0 mean any.
 
@@ -78,7 +78,7 @@ class ModulatorCapabilities:
     field_brightness: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraTrigger:
     """Start and length of an exposure: by a pulse at the ``line``, or ``free``, by the camera
     itself.
@@ -94,7 +94,7 @@ class CameraTrigger:
     period_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraTiming:
     """Limits of a camera's exposures: range and step, delay, time from the end of one to the start
     of the next.

@@ -26,7 +26,7 @@ DISPLACEMENT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Displacement:
     r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
 

@@ -39,7 +39,7 @@ _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 _MOVED_PX = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Guard:
     """Settings of the checks.
 

@@ -14,7 +14,7 @@ from sci_stream.optics.forward import forward
 _DARK = 1e-6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """y = Φx + noise by planes P (1, or a mosaic's 4).
 

@@ -120,7 +120,7 @@ def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows
             return dict(Counter(words).most_common())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingSummary:
     """A recording, finished or not.
 

@@ -113,7 +113,7 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
     return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Layout:
     """Contents of a file: ``frames`` are the types of its datasets of frames, by name; see
     `RecordingWriter`.

@@ -35,7 +35,7 @@ from sci_stream.recording.writer import create_recording
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Repaired:
     """Result of a repair: the clean file in the original place, the original as ``original``, and
     the ledger.

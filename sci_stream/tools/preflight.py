@@ -74,7 +74,7 @@ _RATE = "snapshot_rate_hz"
 _NOT_DONE = ("not checked", "not compared", "not measured")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """Result of one check; ``exit_status`` is 0 if it passed, perhaps with a ``warning``."""
 

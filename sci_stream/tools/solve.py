@@ -30,7 +30,7 @@ from sci_stream.reports import SolveReport
 Video = F32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SolveOptions(ArrayOptions):
     """Options of the solver, and of the output.
 
@@ -49,7 +49,7 @@ class SolveOptions(ArrayOptions):
     sources: Sequence[Path] = ()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class SolvedFile:
     """Result: ``reports`` of each snapshot; ``assumed`` as of `Measurements`, the rest as of
     `Reconstructed`.

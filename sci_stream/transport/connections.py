@@ -128,7 +128,7 @@ def tcp_progress(descriptor: int) -> TcpProgress | None:
     return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None
 
 
-@dataclass(slots=True)
+@dataclass
 class _Connection:
     peer: object
     """Address of the peer: a descriptor with another one has been reused."""

@@ -43,7 +43,7 @@ _SLOW_SOLVE_S, _PREFETCH_AT = 0.1, 0.7
 _MESSAGES_PER_CALL = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settled:
     """A settled snapshot: safe at the sink, or ``given_up`` with a reason;
     ``masks`` as in `Done`.
@@ -54,7 +54,7 @@ class Settled:
     masks: Mapping[str, Value] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass
 class ReconstructPeer(Peer):
     """A reconstruct node, when it last settled a snapshot or held none, and whether it has returned
     a result.

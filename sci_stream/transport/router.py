@@ -63,7 +63,7 @@ def answer(ping: Ping) -> Pong:
     return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
-@dataclass(slots=True)
+@dataclass
 class Peer:
     """A connected node: its latest HELLO, and the monotonic time of its last message."""
 

@@ -13,7 +13,7 @@ from sci_stream.wire.messages import Accepted, Acknowledged, Message, acknowledg
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinkNews:
     """Result of one poll: acknowledgements, other messages, liveness events of the sink."""
 

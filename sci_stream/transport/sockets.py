@@ -220,7 +220,7 @@ would stall the later
 stages, and afterwards this one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReceivedMessage:
     """One multipart message as views on ZeroMQ's buffers, with the identity of its peer."""
 

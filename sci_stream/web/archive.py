@@ -15,7 +15,7 @@ TAIL = 5
 """Seconds sent with every status, once a second: they cover a few statuses that a viewer missed."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Second:
     """Statistics of one second, which began at Unix time ``at_s``."""
 

@@ -30,7 +30,7 @@ _MARGIN = 4
 _LEVELS = 65535
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """A rectangle of the sensor: its first column and row, and its size, px."""
 
@@ -53,7 +53,7 @@ class Region:
         return part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """A line on the sensor from its first to its last pixel, px."""
 

@@ -39,7 +39,7 @@ _STOP_S = 5.0
 _COMMAND = (sys.executable, "-P", "-m", "sci_stream", "replay")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingEntry:
     """A recorded file. ``state`` is open, clean, continued, unfinished, unreadable or movie."""
 

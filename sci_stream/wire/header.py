@@ -40,7 +40,7 @@ Reason = Literal[
 docs/wire.md)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """Size limits, checked before the content of a message.
 

@@ -21,7 +21,7 @@ DTYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PayloadDescription:
     """Entry of a payload in the header. Dtype and shape are checked against the kind of message."""
 

@@ -55,7 +55,7 @@ _CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimes
 _WITNESSES = ("Width", "Height", "PixelFormat", "TriggerMode", "TriggerSource")
 
 
-@dataclass(slots=True)
+@dataclass
 class _OpenDevice(Generic[ConnectionT]):
     """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
 

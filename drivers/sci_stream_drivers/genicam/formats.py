@@ -57,7 +57,7 @@ _CODES = {
 _NAME = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<layout>p|Packed|)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PixelFormat:
     """Layout of pixels in a buffer.
 

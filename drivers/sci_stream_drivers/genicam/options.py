@@ -13,15 +13,15 @@ from sci_stream_drivers.fields import DriverOptions, Rare
 class CameraSelector(DriverOptions):
     """Selection of a camera: all given values must match, and exactly one camera."""
 
-    serial: str | None = Field(default=None, min_length=1, examples=["12345678"])
+    serial: str | None = Field(None, min_length=1, examples=["12345678"])
     """Serial number."""
-    user_defined_name: str | None = Field(default=None, min_length=1, examples=["left"])
+    user_defined_name: str | None = Field(None, min_length=1, examples=["left"])
     """Name that a user gave the camera (DeviceUserID)."""
-    model: str | None = Field(default=None, min_length=1, examples=["acA1920-40um"])
+    model: str | None = Field(None, min_length=1, examples=["acA1920-40um"])
     """Model name."""
-    vendor: str | None = Field(default=None, min_length=1, examples=["Basler"])
+    vendor: str | None = Field(None, min_length=1, examples=["Basler"])
     """Maker."""
-    id: str | None = Field(default=None, min_length=1)
+    id: str | None = Field(None, min_length=1)
     """Identifier of the camera in its transport layer; unique within it."""
 
     @property
@@ -58,17 +58,17 @@ class TriggerOptions(DriverOptions):
 
     source: str = Field(min_length=1, examples=["Line0"])
     """TriggerSource: Line0, Line1, …, or Software."""
-    selector: str = Field(default="FrameStart", min_length=1)
+    selector: str = Field("FrameStart", min_length=1)
     """TriggerSelector: the action that a trigger starts."""
-    activation: str | None = Field(default=None, min_length=1, examples=["RisingEdge"])
+    activation: str | None = Field(None, min_length=1, examples=["RisingEdge"])
     """TriggerActivation of a line."""
-    delay_us: float | None = Field(default=None, ge=0, examples=[0.0])
+    delay_us: float | None = Field(None, ge=0, examples=[0.0])
     """TriggerDelay, µs."""
-    exposure_mode: str | None = Field(default=None, min_length=1, examples=["TriggerWidth"])
+    exposure_mode: str | None = Field(None, min_length=1, examples=["TriggerWidth"])
     """ExposureMode: Timed (by ExposureTime) or TriggerWidth (by the line)."""
-    output_line: str | None = Field(default=None, min_length=1, examples=["Line1"])
+    output_line: str | None = Field(None, min_length=1, examples=["Line1"])
     """Line to use as an output (LineSelector)."""
-    output_signal: str = Field(default="ExposureActive", min_length=1)
+    output_signal: str = Field("ExposureActive", min_length=1)
     """Signal of that line (LineSource), to start the modulator."""
 
 
@@ -82,19 +82,19 @@ class GenicamOptions(DriverOptions):
     features: list[FeatureSetting] = Field(default_factory=list)
     """Settings and commands to apply next, in this order: ['Name', value], ['Command'], or {
     feature = 'Name', value = …, optional = true }."""
-    trigger: TriggerOptions | None = Field(default=None, examples=[{"source": "Line0"}])
+    trigger: TriggerOptions | None = Field(None, examples=[{"source": "Line0"}])
     """Trigger of an exposure; unset: as set by the camera, its user set and the features."""
     chunks: list[str] = Field(default_factory=list, max_length=16)
     """Chunk data to add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …"""
     ptp: Literal["off", "on"] = "off"
     """Synchronise the camera's clock with IEEE 1588."""
-    ptp_timeout_s: Rare[float] = Field(default=30.0, gt=0, le=600)
+    ptp_timeout_s: Rare[float] = Field(30.0, gt=0, le=600)
     """Longest time to synchronise the clock, s."""
-    buffers: int = Field(default=16, ge=4, le=4096)
+    buffers: int = Field(16, ge=4, le=4096)
     """Frames that can be buffered while this machine is busy."""
-    silence_s: Rare[float] = Field(default=1.0, gt=0, le=3600)
+    silence_s: Rare[float] = Field(1.0, gt=0, le=3600)
     """After this long without a frame, s, a free-running camera is opened again (after ten frame
     periods, if that is longer), and a triggered one is asked whether it is there."""
-    frame_id_last: Rare[int | None] = Field(default=None, ge=1, examples=[65535])
+    frame_id_last: Rare[int | None] = Field(None, ge=1, examples=[65535])
     """Highest frame id of this camera, followed by the first; unset: 65535 for GigE Vision without
     extended ids, else they never wrap."""

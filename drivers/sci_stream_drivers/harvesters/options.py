@@ -14,7 +14,7 @@ from sci_stream_drivers.genicam.options import CameraSelector, FeatureSetting, G
 class Selector(CameraSelector):
     """Selection of a camera: all given values must match, and exactly one camera."""
 
-    producer: str | None = Field(default=None, min_length=1, examples=["vendor.cti"])
+    producer: str | None = Field(None, min_length=1, examples=["vendor.cti"])
     """File name of the producer to use, for a camera that several producers find."""
 
 
@@ -36,5 +36,5 @@ class HarvestersOptions(GenicamOptions):
     stream_features: Rare[list[FeatureSetting]] = Field(default_factory=list)
     """Settings of the producer's data stream, applied last: packet resend, buffer handling,
     transfer size; written as in features."""
-    discovery_timeout_s: Rare[float] = Field(default=1.0, gt=0, le=60)
+    discovery_timeout_s: Rare[float] = Field(1.0, gt=0, le=60)
     """Timeout for finding cameras, s."""

@@ -27,19 +27,19 @@ from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 class SimulatedModulatorOptions(DriverOptions):
     """Options of the simulated modulator."""
 
-    width_px: int = Field(default=256, ge=1, le=8192)
+    width_px: int = Field(256, ge=1, le=8192)
     """Width of a pattern, mirrors."""
-    height_px: int = Field(default=256, ge=1, le=8192)
+    height_px: int = Field(256, ge=1, le=8192)
     """Height of a pattern, mirrors."""
     motion: Literal["none", "sine", "sawtooth"] = "none"
     """none: patterns; sine, sawtooth: the camera's shifting mask, moved by a waveform."""
-    n_frames: int = Field(default=8, ge=1, le=256)
+    n_frames: int = Field(8, ge=1, le=256)
     """B of a mask that is moved by a waveform."""
-    min_pattern_us: float = Field(default=50.0, gt=0)
+    min_pattern_us: float = Field(50.0, gt=0)
     """Shortest time of a pattern, µs."""
     pulse: Literal["per_cycle", "per_pattern"] = "per_cycle"
     """Pulses that it gives."""
-    latency_us: Rare[float] = Field(default=0.0, ge=0, le=1e5)
+    latency_us: Rare[float] = Field(0.0, ge=0, le=1e5)
     """From the pulse to the light of the first pattern, µs."""
     bench: Rare[str] = "bench"
     """Optical bench that it shares with the camera."""

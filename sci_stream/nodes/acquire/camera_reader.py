@@ -39,7 +39,7 @@ _RESET = -2
 _REQUESTS_EVERY_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Captured:
     """A frame with its number in the series, None if the memory budget was exhausted."""
 

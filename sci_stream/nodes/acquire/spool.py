@@ -81,7 +81,7 @@ _MAX_PAYLOADS = 2
 _MAX_OPEN = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecoveredState:
     """State recovered from the spool of a crashed acquire node.
 

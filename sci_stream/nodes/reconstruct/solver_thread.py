@@ -61,7 +61,7 @@ _STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
 _JOIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Change:
     request: str
     changes: Mapping[str, Value]
@@ -71,7 +71,7 @@ class _CancelledError(Exception):
     """The current solve is aborted."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _UnderWay:
     """A started solve."""
 

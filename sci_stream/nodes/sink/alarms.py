@@ -37,7 +37,7 @@ _WEBHOOK_TIMEOUT_S = 5.0
 _MAX_WAITING = 100
 
 
-@dataclass(slots=True)
+@dataclass
 class Alarm:
     """A problem of the rig, with the Unix times at which it appeared, cleared and grew."""
 
@@ -52,7 +52,7 @@ class Alarm:
     grew_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Problem:
     """A present problem; ``count`` grows while it lasts, if it is one of a number of snapshots or
     messages.

@@ -29,7 +29,7 @@ from sci_stream.parameters import SettingChange
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SavedLedger:
     """Content of the file: ledger, whether the recording was switched on, the latest changes,
     triggers if there are.

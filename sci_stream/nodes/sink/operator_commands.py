@@ -49,7 +49,7 @@ _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demo
 _AGAIN = ", again after a restart"
 
 
-@dataclass(slots=True)
+@dataclass
 class _Request:
     """One request to the sink, to one node or to all nodes of a kind; answered once all of them
     have answered.
@@ -66,7 +66,7 @@ class _Request:
     errors: list[SciStreamError] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Sent:
     """A request sent to one node."""
 

@@ -36,7 +36,7 @@ _AGAIN_S = 5.0
 _MAX_ROOM_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 

@@ -68,7 +68,7 @@ OnDurable = Callable[[Written], None]
 """Called once per accepted item in the recorder's thread; must be fast and must not block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerNote:
     """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes``
     next to it.
@@ -79,7 +79,7 @@ class LedgerNote:
     settled_below: int = 0  # snapshots before it need no row in the next segment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotKept:
     """The outcome of a snapshot that no event covers."""
 
@@ -90,7 +90,7 @@ Recordable = Snapshot | Reconstruction | Dropped | NotKept | LedgerNote | Settin
 """A raw snapshot, a result, the outcome of snapshots without video, or a note beside them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Item:
     """Data to write, and its callback."""
 

@@ -64,7 +64,7 @@ Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Callbacks:
     """Functions that a session calls in its node.
 
@@ -81,7 +81,7 @@ class Callbacks:
     solvers: Callable[[], Solvers] = dict
 
 
-@dataclass(slots=True)
+@dataclass
 class _Pending:
     """A message that is not safe yet, as it is recorded and counted, and its senders."""
 

@@ -212,7 +212,7 @@ class SeriesStatistics:
         }
 
 
-@dataclass(slots=True)
+@dataclass
 class CalibrationStatistics:
     """Calibration health during a series: the last evaluation of ``looks``, and the worst values.
 

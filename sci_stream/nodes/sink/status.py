@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesStatus:
     """Status of a series.
 
@@ -111,7 +111,7 @@ class SeriesStatus:
         return figures
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SinkStatus:
     """Status of the whole rig as the sink knows it.
 

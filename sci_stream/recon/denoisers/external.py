@@ -40,7 +40,7 @@ _IMAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DenoiserDefaults:
     """Solver settings that suit a denoiser; a plug-in may have one as its attribute ``defaults``.
 
@@ -75,7 +75,7 @@ class DenoiserDefaults:
     linear_start: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DenoiserSpec:
     """A denoiser by name: ``make(device, weights, precision)`` creates it.
 

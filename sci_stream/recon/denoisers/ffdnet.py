@@ -44,7 +44,7 @@ Stack = Callable[[Tensor], Tensor]
 (N, 4, h, w)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Network:
     """The convolutions on the device, with the dtype that they take.
 

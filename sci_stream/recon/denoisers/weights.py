@@ -64,7 +64,7 @@ _EXPECTED = (
 Layers = dict[int, dict[str, Tensor]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FfdnetWeights:
     """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the
     σ map.

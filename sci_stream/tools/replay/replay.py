@@ -47,7 +47,7 @@ _NODE = "replay"
 Progress = Callable[[int, int, SolveReport], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplayPlan:
     """Options of a replay.
 
@@ -66,7 +66,7 @@ class ReplayPlan:
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replayed:
     """Result: ``done`` of ``total`` snapshots are in ``path``, ``before`` of them from an earlier
     run.
@@ -270,7 +270,7 @@ def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
         return set(earlier.video.seqs.tolist())
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Run:
     """Solve snapshots in order and write them; ``done`` of them so far."""
 

@@ -35,7 +35,7 @@ from sci_stream.recording.series import RecordedSeries
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SolverChanges:
     """Changes to the recorded settings; None keeps the recorded value."""
 
@@ -51,7 +51,7 @@ class SolverChanges:
         return self.denoiser is not None or self.weights is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SolverSetup:
     """A prior on its device with its settings; ``described`` holds them as plain values, ``id``
     names them.
@@ -74,7 +74,7 @@ class _Decisions(NamedTuple):
         return Decision(correction, bool(self.withheld[row]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReplaySolver:
     """How each snapshot of a recording is solved.
 

@@ -52,7 +52,7 @@ class _Refusal(NamedTuple):
     asks_for_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrowserLogin:
     """How a browser gives its token: once in the address of the page, which then sets a cookie.
 
