@@ -60,6 +60,7 @@ Form = Annotated[
 ]
 Fps = Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")]
 Gamma = Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")]
+DENOISERS = "unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
 VIDEO_FILES = (
     ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
 )

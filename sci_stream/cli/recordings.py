@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sci_stream.cli.common import (
+    DENOISERS,
     VIDEO_FILES,
     AsJson,
     Device,
@@ -44,10 +45,7 @@ Last = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")
 ]
-Prior = Annotated[
-    str | None,
-    typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME."),
-]
+Prior = Annotated[str | None, typer.Option(help=f"Another: {DENOISERS}")]
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
 

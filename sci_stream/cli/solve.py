@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.common import (
+    DENOISERS,
     VIDEO_FILES,
     AsJson,
     Device,
@@ -52,12 +53,7 @@ def solve(
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")
     ] = None,
-    denoiser: Annotated[
-        str,
-        typer.Option(
-            help="auto, unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
-        ),
-    ] = "auto",
+    denoiser: Annotated[str, typer.Option(help=f"auto, {DENOISERS}")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
     noise: Annotated[
         float | None,
