@@ -554,7 +554,10 @@ class Engine:
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
         return Problem(
-            *(measurement.y, measurement.phi, measurement.r_inv, priors),
+            measurement.y,
+            measurement.phi,
+            measurement.r_inv,
+            priors,
             relaxation=self.settings.relaxation,
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,

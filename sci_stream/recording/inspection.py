@@ -34,18 +34,18 @@ _MAX_GAPS = 1000
 
 # Of the description of a series, in the order of the summary.
 _SERIES = (
-    *(
-        "name",
-        "rig",
-        "policy",
-        "camera",
-        "started_ns",
-        "height_px",
-        "width_px",
-        "n_frames",
-        "pixel_format",
-    ),
-    *("bit_depth", "bayer", "versions"),
+    "name",
+    "rig",
+    "policy",
+    "camera",
+    "started_ns",
+    "height_px",
+    "width_px",
+    "n_frames",
+    "pixel_format",
+    "bit_depth",
+    "bayer",
+    "versions",
 )
 
 # Of a calibration, as they are.

@@ -345,7 +345,8 @@ class ServerSocket:
                 "%d connections to the %s address refused in the handshake: the other side "
                 "expects another key here, "
                 "has no allowed key, does not encrypt, or is not a node",
-                *(self.wire_errors["handshake"], self.address),
+                self.wire_errors["handshake"],
+                self.address,
             )
 
     def limit_connections(self, now_s: float, *, drained: bool) -> None:

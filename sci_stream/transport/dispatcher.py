@@ -145,12 +145,10 @@ class Dispatcher(RouterServer[Peer]):
             case Done():
                 entry = self.queue.failed(name, message.seq)
                 log.warning(
-                    *(
-                        "%s could not reconstruct snapshot %d: %s",
-                        name,
-                        message.seq,
-                        message.reason,
-                    ),
+                    "%s could not reconstruct snapshot %d: %s",
+                    name,
+                    message.seq,
+                    message.reason,
                     extra={"series": message.series, "seq": message.seq},
                 )
                 return [] if entry is None else [Settled(entry.seq, DropReason.RECONSTRUCT_FAILED)]

@@ -308,7 +308,9 @@ class CameraReader(Generic[T]):
                 log.warning(
                     "frame id %s after %s: the frame was delivered before and is discarded (%d so "
                     "far)",
-                    *(frame.frame_id, self._previous_id, self.counts["repeated"]),
+                    frame.frame_id,
+                    self._previous_id,
+                    self.counts["repeated"],
                 )
             return
         missed, frame = self._checked(frame, missed)
@@ -335,7 +337,10 @@ class CameraReader(Generic[T]):
             if self._note(name):
                 log.warning(
                     "frames %s (the last is %d; %d so far): %s",
-                    *(FAULTS[name].words, self.acquired, self.counts[name], FAULTS[name].remedy),
+                    FAULTS[name].words,
+                    self.acquired,
+                    self.counts[name],
+                    FAULTS[name].remedy,
                 )
         if faults:
             bits = sum(FAULTS[name].bit for name in faults)

@@ -397,7 +397,9 @@ class AcquireNode:
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
-                    *(self._dispatcher.ready_nodes, needed, waited_s),
+                    self._dispatcher.ready_nodes,
+                    needed,
+                    waited_s,
                 )
             self._reader.start()
             self._started_s = now_s

@@ -203,13 +203,11 @@ class Spool:
             log.warning(
                 "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
                 "corrupt",
-                *(
-                    state.info.series,
-                    state.next_seq,
-                    state.epoch + 1,
-                    len(state.snapshots),
-                    state.corrupt_slots,
-                ),
+                state.info.series,
+                state.next_seq,
+                state.epoch + 1,
+                len(state.snapshots),
+                state.corrupt_slots,
             )
             return state.info
         if state is not None:

@@ -104,7 +104,8 @@ class LedgerFile:
                     "cannot save the ledger to %s (%s): if the sink crashes, snapshots are "
                     "missing from it unless they "
                     "are recorded",
-                    *(self._path, error.strerror),
+                    self._path,
+                    error.strerror,
                 )
 
     def delete(self) -> None:

@@ -90,7 +90,9 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
-            *(1 / 255, 1 / 255, 1 / 255),
+            1 / 255,
+            1 / 255,
+            1 / 255,
             iterations=1,
             min_iterations=1,
             along_time=False,
