@@ -26,7 +26,7 @@ _PREFETCH_AT = 0.7
 
 
 @dataclass
-class _Node:
+class _Progress:
     """When a node last settled a snapshot or held none, and whether it has returned a result."""
 
     progress_s: float
@@ -44,7 +44,7 @@ class Admission:
     def __init__(self, solve_timeout_s: float = math.inf, max_wait_s: float | None = None) -> None:
         self._solve_timeout_s = solve_timeout_s
         self._max_wait_s = max_wait_s
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _Progress] = {}
         self._slowest_s = 0.0
         self._solve_s = 0.0
         self._barred: dict[str, tuple[float, float]] = {}
@@ -52,7 +52,7 @@ class Admission:
     def join(self, name: str, now_s: float) -> None:
         """Add a node, or begin its time to solve again."""
         known = self._nodes.get(name)
-        self._nodes[name] = _Node(now_s, known is not None and known.is_proven)
+        self._nodes[name] = _Progress(now_s, known is not None and known.is_proven)
 
     def leave(self, name: str) -> None:
         """Remove a node; one that was barred stays so."""

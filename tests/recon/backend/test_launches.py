@@ -159,7 +159,7 @@ def test_solve_with_trained_stages_is_one_launch(
 
 
 @pytest.mark.parametrize("name", ["tv", "unrolled"])
-def test_what_a_recorded_solve_reads_outlives_recording(
+def test_tensors_from_outside_outlive_a_recording(
     name: str, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """A graph has addresses and no references; solves of many other sizes come in between."""
