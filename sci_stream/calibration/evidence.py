@@ -174,8 +174,8 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
         return None
     text = (
         f"the scene is {level:.3g} times as bright as white was in the calibration: its counts "
-        f"have another bit depth, exposure, gain or binning: pass y * {1 / factor:.6g}, or calibrate "
-        "with the same settings"
+        f"have another bit depth, exposure, gain or binning: pass y * {1 / factor:.6g}, or "
+        "calibrate with the same settings"
     )
     return Defect("scale", text)
 
@@ -403,6 +403,7 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         low, high = _range_around(level, rows, columns)
         if phi.mean() < _SPARSE:
             high = np.maximum(high, np.quantile(level, 0.999))
+            low = np.zeros_like(low)  # a dark frame is no dead pixel
         bright = (here > _BRIGHT * top) & (here > _BEYOND * high)
         dark = (value < _DARK * expected) & (here * _BEYOND < low)
         few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
