@@ -403,7 +403,7 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         low, high = _range_around(level, rows, columns)
         if phi.mean() < _SPARSE:
             high = np.maximum(high, np.quantile(level, 0.999))
-            low = np.zeros_like(low)  # a dark frame is no dead pixel
+            low = np.full_like(low, -np.inf)  # a dark frame is no dead pixel
         bright = (here > _BRIGHT * top) & (here > _BEYOND * high)
         dark = (value < _DARK * expected) & (here * _BEYOND < low)
         few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
