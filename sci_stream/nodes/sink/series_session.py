@@ -30,9 +30,8 @@ from sci_stream.nodes.sink.status import SeriesStatus
 from sci_stream.nodes.sink.triggered import TriggeredSeries, mean_brightness
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
-from sci_stream.recording.reader import Recording
+from sci_stream.recording.reader import DAMAGE, Recording
 from sci_stream.recording.segments import (
-    DAMAGE,
     count_recorded,
     earlier_segments,
     finish_segments,
