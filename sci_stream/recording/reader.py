@@ -271,7 +271,7 @@ class Recording(AbstractContextManager["Recording"]):
 
     @property
     def damage(self) -> list[str]:
-        """What is known to be damaged in a file that was closed; `verify` reads the rest, too."""
+        """Known damage of a file that was closed, in words; `verify` reads the rest, too."""
         problems = [
             f"{name}: another checksum of {len(blocks)} blocks of {BLOCK_ROWS} rows"
             for name, blocks in sorted(self._damaged.items())
@@ -281,7 +281,7 @@ class Recording(AbstractContextManager["Recording"]):
         return problems
 
     def verify(self, progress: Callable[[int, int], None]) -> list[str]:
-        """Read everything; return what is damaged, in words, such as ``video of snapshot 7``.
+        """Read everything; return the damage in words, such as ``video of snapshot 7``.
 
         ``progress`` is called with the number of frames done and their total.
         """

@@ -70,8 +70,7 @@ def repair_recording(
             raise FileFormatError(
                 f"{path} was closed properly, but is damaged",
                 got="; ".join(old.damage),
-                hint="sci-stream inspect --verify lists what is lost; sci-stream export copies the "
-                "rest.",
+                hint="sci-stream inspect --verify lists the damage. Take another copy.",
             )
         if old.closed:
             return None

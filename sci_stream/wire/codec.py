@@ -106,7 +106,7 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
 def sendable(info: SeriesInfo) -> SeriesInfo:
     """Return the description of a series as receivers and readers get it, with long labels cut.
 
-    Call it before a series begins: what is beyond the limits would be refused by all of them.
+    Call it before a series begins: all of them would refuse values beyond the limits.
 
     Raises `InputError`, with the field and the limit.
     """

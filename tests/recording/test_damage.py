@@ -197,7 +197,7 @@ DAMAGE: list[Callable[[bytearray, random.Random], None]] = [
 
 
 def content_of(path: Path) -> dict[str, bytes]:
-    """Return all that a reader is given of a recording, without what it is refused."""
+    """Return all that a reader gets of a recording; refused parts are marked."""
     with RecordedSeries(path) as recording:
         content = {"ledger": repr(recording.ledger).encode()}
         for name in ("raw", "video"):

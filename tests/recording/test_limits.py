@@ -1,5 +1,5 @@
-"""What is written can be read, at the limits of every map, name, text and count; what cannot be read
-is refused when a series begins.
+"""Recordings can be read, at the limits of every map, name, text and count. A series that could not
+be read is refused when it begins.
 """
 
 from __future__ import annotations

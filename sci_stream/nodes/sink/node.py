@@ -320,7 +320,7 @@ class SinkNode:
             self._failure = self._failure or StorageError(
                 f"The recording{file} is not complete",
                 got=recording.incomplete_reason,
-                hint="The ledger counts by reason what it lacks; the rest is readable.",
+                hint="The ledger counts the missing snapshots by reason; the rest is readable.",
             )
         # Before the acknowledgement: the acquire node may resend series_end if the answer is lost.
         self._ended.append(series.name)
