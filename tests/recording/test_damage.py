@@ -217,7 +217,7 @@ def content_of(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "snapshots"), [(25, 20), pytest.param(2000, 200, marks=pytest.mark.slow)]
+    ("rounds", "snapshots"), [(25, 20), pytest.param(600, 60, marks=pytest.mark.slow)]
 )
 def test_random_damage_is_found_and_never_returned(
     tmp_path: Path, series: Series, rounds: int, snapshots: int
