@@ -212,6 +212,8 @@ class Recording(AbstractContextManager["Recording"]):
             self._suspend()
             with self._file() as file:
                 self._writing = is_open_for_writing(self.path)
+                self.missing_bytes: int = missing_bytes(self.path)
+                """Bytes that the file lacks at its end."""
                 self._ledger = _ledger_document(file)
                 is_final = self.closed
                 self._rows = read_rows(file, only_outcomes=self._only_outcomes)
@@ -265,19 +267,14 @@ class Recording(AbstractContextManager["Recording"]):
         return self._ledger.get("clean") is True and self.finished
 
     @property
-    def missing_bytes(self) -> int:
-        """Bytes that the file lacks at its end."""
-        return missing_bytes(self.path)
-
-    @property
     def damage(self) -> list[str]:
         """Known damage of a file that was closed, in words; `verify` reads the rest, too."""
         problems = [
             f"{name}: another checksum of {len(blocks)} blocks of {BLOCK_ROWS} rows"
             for name, blocks in sorted(self._damaged.items())
         ]
-        if self.closed and (n_bytes := self.missing_bytes):
-            problems.append(f"{n_bytes} bytes are missing at its end")
+        if self.closed and self.missing_bytes:
+            problems.append(f"{self.missing_bytes} bytes are missing at its end")
         return problems
 
     def verify(self, progress: Callable[[int, int], None]) -> list[str]:
