@@ -301,7 +301,8 @@ class AcquireNode:
             if self._stop or self._reader.finished:
                 self._enter(AcquirePhase.ENDED, now_s)
             return
-        stepped_s = read_again() / 1e9
+        # An interrupted series keeps its clock.
+        stepped_s = 0.0 if self._spool.recovered is not None else read_again() / 1e9
         if abs(stepped_s) > NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = (
