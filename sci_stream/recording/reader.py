@@ -429,6 +429,8 @@ class Recording(AbstractContextManager["Recording"]):
             whole = read_dataset(self._frames[name], (row,))
             # Recordings of earlier versions, and repaired ones of them, have no checksums.
             expected = int(self._checksums[name][row]) if name in self._checksums else 0
+            if not expected:
+                self.require_rows(seq)  # a cleared page of checksums is no lack of them
             if expected not in {0, checksum(whole)}:
                 raise FileFormatError(
                     f"The {name} of snapshot {seq} in {self.path} is damaged",
