@@ -285,12 +285,17 @@ def _block_checksums(node: h5py.Dataset, values: Array) -> list[int]:
     return [isal_zlib.crc32(block) for block in blocks]
 
 
+def has_checksums(file: h5py.File) -> bool:
+    """Return whether the rows of a file have checksums, unlike those of earlier versions."""
+    return _CHECKSUMS in file
+
+
 def damaged_blocks(file: h5py.File, rows: Mapping[str, Array]) -> dict[str, list[int]]:
     """Return the blocks of rows that do not fit their checksums, by the name of their column.
 
     For ``rows`` as they are in a file that was closed; those of earlier versions have no checksums.
     """
-    if _CHECKSUMS not in file:
+    if not has_checksums(file):
         return {}
     try:
         stored = read_dataset(require_dataset(file, _CHECKSUMS, 2))

@@ -33,6 +33,7 @@ from sci_stream.recording.columns import (
     OUTCOME_NAMES,
     cell_text,
     damaged_blocks,
+    has_checksums,
     read_rows,
     reconcile,
     recorded_chunks,
@@ -215,11 +216,13 @@ class Recording(AbstractContextManager["Recording"]):
                 self.missing_bytes: int = missing_bytes(self.path)
                 """Bytes that the file lacks at its end."""
                 self._ledger = _ledger_document(file)
-                is_final = self.closed
+                is_final = not self._writing
                 self._rows = read_rows(file, only_outcomes=self._only_outcomes)
                 # The rows of a file that is being written, or was left by a crash, may be newer
                 # than their checksums.
                 self._damaged = damaged_blocks(file, self._rows) if is_final else {}
+                # A ledger is there from the start, except in recordings of earlier versions.
+                self._lacks_ledger = is_final and not self._ledger and has_checksums(file)
                 # Where video is stored, a snapshot counts as reconstructed if and only if its video
                 # is.
                 if "video" in self._frames:
@@ -268,12 +271,14 @@ class Recording(AbstractContextManager["Recording"]):
 
     @property
     def damage(self) -> list[str]:
-        """Known damage of a file that was closed, in words; `verify` reads the rest, too."""
+        """Known damage of a file that no writer has open, in words; `verify` reads the rest."""
         problems = [
             f"{name}: another checksum of {len(blocks)} blocks of {BLOCK_ROWS} rows"
             for name, blocks in sorted(self._damaged.items())
         ]
-        if self.closed and self.missing_bytes:
+        if self._lacks_ledger:
+            problems.append("the ledger cannot be read")
+        if not self._writing and self.missing_bytes:
             problems.append(f"{self.missing_bytes} bytes are missing at its end")
         return problems
 

@@ -103,7 +103,7 @@ def test_changed_digit_of_the_ledger_makes_it_unknown(tmp_path: Path, series: Se
     flip(path, content.index(b'"acquired": 3') + len('"acquired": '))
     with RecordedSeries(path) as recording:
         assert recording.ledger is None
-        assert not recording.finished
+        assert recording.segments[0].damage == ["the ledger cannot be read"]
 
 
 def test_cut_copy_says_how_many_bytes_it_lacks(tmp_path: Path, series: Series) -> None:
