@@ -60,4 +60,4 @@ def test_manifest_is_valid_and_its_commands_exist() -> None:
     npe2 = pytest.importorskip("npe2", exc_type=ModuleNotFoundError)
     manifest = npe2.PluginManifest.from_file(MANIFEST)
     manifest.validate_imports()
-    assert manifest.contributions.readers[0].filename_patterns == ["*.h5", "*.nxs"]
+    assert manifest.contributions.readers[0].filename_patterns == ["*.h5"]

@@ -135,10 +135,6 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if (
-            self.path.suffix == ".nxs"
-        ):  # earlier versions wrote a file of virtual datasets over all segments
-            self.path = self.path.with_suffix(".h5")
         self._stack = ExitStack()
         try:
             first = self._stack.enter_context(Recording(self.path))
