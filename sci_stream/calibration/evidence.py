@@ -11,6 +11,7 @@ another orientation at most 0.15 (lab/research/foreign-data.md).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from sci_stream.model import F64, Array, BayerPhase, Flags
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.optics.white import fit_white
+from sci_stream.optics.white import brightness_percentile, fit_white
 
 Places = npt.NDArray[np.intp]
 
@@ -60,6 +61,11 @@ _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
 # Of masks in another order: right ones explain y best but for chance. And of frames that belong to
 # y, with its noise.
 _BETTER, _MAX_MISFIT = 0.97, 0.1
+# Brightness, 99.5th percentile, 1 for white, above which no scene is; and below which 8 bits of a
+# deeper sensor are suspected.
+_BRIGHTEST, _DIM = 1.5, 0.1
+# Brightness of a usual scene, by which the nearest power of two is named.
+_USUAL = 0.8
 # Pixels along each side by which shares are measured: enough, and quick.
 _SHARES_PX = 384
 _SATURATED = 0.005
@@ -139,6 +145,8 @@ def inspect(
         stuck = stuck_pixels(y, calibration.phi, calibration.bayer) & np.isfinite(y)
     y[stuck] = np.nan
     defects = examine(y, calibration.phi, calibration.bayer)
+    if (scale := _scale_defect(counts, y, calibration)) is not None:
+        defects.insert(0, scale)
     if stuck.any():
         text = (
             f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the "
@@ -146,6 +154,29 @@ def inspect(
         )
         defects.insert(0, Defect("stuck_pixels", text, corrected=True))
     return defects
+
+
+def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | None:
+    """Return whether counts, (H, W), are on another scale than the calibration's."""
+    valid = np.isfinite(y)
+    if not valid.any() or not calibration.phi.any():
+        return None
+    level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], calibration.phi * valid)
+    bits = calibration.bit_depth
+    if level > _BRIGHTEST:
+        factor = 2.0 ** round(math.log2(level / _USUAL))
+        if bits is not None and not np.mod(counts, justified := 2.0 ** (16 - bits)).any():
+            factor = justified
+    elif bits is not None and bits > 8 and counts.max() < 256 and level < _DIM:
+        factor = 2.0 ** (8 - bits)
+    else:
+        return None
+    text = (
+        f"the scene is {level:.3g} times as bright as white was in the calibration: its counts "
+        f"have another bit depth, exposure, gain or binning: pass y * {1 / factor:.6g}, or "
+        "calibrate with the same settings"
+    )
+    return Defect("scale", text)
 
 
 def stuck_in(
@@ -371,6 +402,7 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         low, high = _range_around(level, rows, columns)
         if phi.mean() < _SPARSE:
             high = np.maximum(high, np.quantile(level, 0.999))
+            low = np.full_like(low, -np.inf)  # a dark frame is no dead pixel
         bright = (here > _BRIGHT * top) & (here > _BEYOND * high)
         dark = (value < _DARK * expected) & (here * _BEYOND < low)
         few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))

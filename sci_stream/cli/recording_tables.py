@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.quantities import Inspected, OverSeries
@@ -83,18 +83,15 @@ def _state(recording: RecordingSummary) -> str:
         lost = figures["lost"]
         return f"{verified}, but {lost} snapshots were not recorded" if lost else verified
     unfinished = [
-        _unfinished(segment) for segment in figures["segments"] if segment["state"] == "unfinished"
+        "{file}, {missing} bytes missing".format_map(segment).removesuffix(", 0 bytes missing")
+        for segment in figures["segments"]
+        if segment["state"] == "unfinished"
     ]
     return (
         f"unfinished ({', '.join(unfinished) or 'a segment is missing or damaged'}): being "
         "written, or left by a "
         "crash. Everything flushed is readable; sci-stream repair makes a clean file."
     )
-
-
-def _unfinished(segment: Mapping[str, Any]) -> str:
-    missing = segment["missing"]
-    return f"{segment['file']}, {missing} bytes missing" if missing else str(segment["file"])
 
 
 def _ledger(recording: RecordingSummary) -> str:

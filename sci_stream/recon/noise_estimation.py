@@ -65,6 +65,10 @@ _TAKEN_FOR_TEXTURE = 1.3
 # exactly, as black ones without noise, would outweigh all others, up to the limit of float32.
 _MIN_VARIANCE = 1e-6
 
+# Share of a window's information on noise that is left once its texture is eliminated. Behind masks
+# that add up evenly, texture varies as noise does, and rounding errors are all that is left.
+_MIN_INFORMATION = 1e-4
+
 MOVING_MISMATCH = 8.0
 """Variance of mask errors where something moves, in units of that where nothing does. Tuned on the
 real capture, whose
@@ -203,6 +207,7 @@ def _variance_components(
         # s_w² is eliminated from the normal equations of the windows that have any.
         ratios = normal[1, :2] / normal[1, 2].clamp_min(_TINY)
         weighted = torch.addcmul(normal[0, :2], ratios[0] * (texture > 0), normal[1, :2], value=-1)
+        weighted = weighted * (weighted[0] > _MIN_INFORMATION * normal[0, 0])
         offset, slope = _line(torch.addcmul(brightness, growth, outwards), weighted)
         noise = torch.addcmul(offset, slope, brightness)
         information, score = weighted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import h5py
@@ -26,6 +26,7 @@ from sci_stream.reports import CalibrationHealth, SolveReport, Start
 BLOCK_ROWS = 512
 # Of each block of each column, so that damage costs the block, written once the block is complete.
 _CHECKSUMS = "rows_crc32"
+_UNKNOWN = 2**32 - 1
 # Late results fall into recent blocks; older ones are read again from the file.
 _BLOCKS_KEPT = 8
 
@@ -226,10 +227,16 @@ def create_columns(file: h5py.File, info: SeriesInfo) -> None:
     """Create the columns of a series in a file."""
     group = file.create_group("rows")
     columns = columns_of(info)
+    width = len(columns) + 1
     sums = file.create_dataset(
-        _CHECKSUMS, (0, len(columns)), "u4", maxshape=(None, len(columns)), chunks=(1, len(columns))
+        _CHECKSUMS,
+        (0, width),
+        "u4",
+        maxshape=(None, width),
+        chunks=(1, width),
+        fillvalue=_UNKNOWN,
     )
-    sums.attrs["long_name"] = f"CRC-32 of {BLOCK_ROWS} rows of each column"
+    sums.attrs["long_name"] = f"CRC-32 of {BLOCK_ROWS} rows of each column, and of these"
     # A fixed length: HDF5 keeps the other texts of attributes where it has no checksums.
     sums.attrs["columns"] = np.bytes_("\n".join(sorted(column.name for column in columns)).encode())
     for column in columns:
@@ -256,7 +263,14 @@ def write_rows(file: h5py.File, rows: Mapping[str, Array]) -> None:
         node[:] = values
         sums.append(_block_checksums(node, values))
     file[_CHECKSUMS].resize(len(sums[0]), 0)
-    file[_CHECKSUMS][:] = np.transpose(sums)
+    for index, block in enumerate(zip(*sums, strict=True)):
+        file[_CHECKSUMS][index] = _sealed(block)
+
+
+def _sealed(sums: Sequence[int] | Array) -> Array:
+    """Return the checksums of a block, followed by their own."""
+    values = np.asarray(sums, np.uint32)
+    return np.append(values, np.uint32(isal_zlib.crc32(np.ascontiguousarray(values))))
 
 
 def _summed_columns(file: h5py.File) -> list[str]:
@@ -271,31 +285,34 @@ def _block_checksums(node: h5py.Dataset, values: Array) -> list[int]:
     return [isal_zlib.crc32(block) for block in blocks]
 
 
+def has_checksums(file: h5py.File) -> bool:
+    """Return whether the rows of a file have checksums, unlike those of earlier versions."""
+    return _CHECKSUMS in file
+
+
 def damaged_blocks(file: h5py.File, rows: Mapping[str, Array]) -> dict[str, list[int]]:
     """Return the blocks of rows that do not fit their checksums, by the name of their column.
 
     For ``rows`` as they are in a file that was closed; those of earlier versions have no checksums.
     """
-    if _CHECKSUMS not in file:
+    if not has_checksums(file):
         return {}
     try:
         stored = read_dataset(require_dataset(file, _CHECKSUMS, 2))
     except FileFormatError:
         return {_CHECKSUMS: list(range(-(-len(rows["state"]) // BLOCK_ROWS)))}
-    damaged = {}
-    for name, known in zip(_summed_columns(file), stored.T, strict=True):
+    # A file that was closed after a failed write lacks those of its last blocks.
+    is_known = (stored != _UNKNOWN).any(axis=1)
+    is_sound = np.array([np.array_equal(block, _sealed(block[:-1])) for block in stored], np.bool_)
+    damaged = {_CHECKSUMS: np.flatnonzero(is_known & ~is_sound).tolist()}
+    for name, known in zip(_summed_columns(file), stored.T[:-1], strict=True):
         if name not in file["rows"] or name not in rows:
             continue
-        sums = _block_checksums(file["rows"][name], rows[name])
-        # A file that was closed after a failed write lacks those of its last blocks.
-        blocks = [
-            index
-            for index, (one, other) in enumerate(zip(sums, known.tolist(), strict=False))
-            if other not in {0, one}
-        ]
-        if blocks:
-            damaged[name] = blocks
-    return damaged
+        sums = np.asarray(_block_checksums(file["rows"][name], rows[name]), np.uint32)
+        n_blocks = min(len(sums), len(known))
+        differs = sums[:n_blocks] != known[:n_blocks]
+        damaged[name] = np.flatnonzero(differs & is_sound[:n_blocks]).tolist()
+    return {name: blocks for name, blocks in damaged.items() if blocks}
 
 
 def read_rows(file: h5py.File, *, only_outcomes: bool = False) -> dict[str, Array]:
@@ -392,7 +409,7 @@ class RowTable:
     def _load(self, index: int) -> _Block:
         first = index * BLOCK_ROWS
         if index < self._sums.shape[0]:
-            self._sums[index] = 0  # it is about to change
+            self._sums[index] = _UNKNOWN  # it is about to change
         block: _Block = {}
         for column in self._columns:
             values = np.full(BLOCK_ROWS, column.fill, column.dtype)
@@ -432,7 +449,7 @@ class RowTable:
         if self._sums.shape[0] <= index:
             self._sums.resize(index + 1, 0)
         block = self._blocks[index]
-        self._sums[index] = [isal_zlib.crc32(block[name]) for name in sorted(block)]
+        self._sums[index] = _sealed([isal_zlib.crc32(block[name]) for name in sorted(block)])
 
     def trim(self) -> None:
         """Truncate the columns to the existing rows, and write the last checksums."""

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.delivery.ledger import not_recorded
+from sci_stream.delivery.ledger import LedgerCounts, not_recorded
 from sci_stream.model import F32, Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -168,7 +168,7 @@ def inspect_recording(path: Path) -> RecordingSummary:
             "state": "damaged" if damage else state,
             "verified": False,
             "damage": damage,
-            "lost": not_recorded({**counted, **(series.ledger or {})}["dropped"]),
+            "lost": not_recorded((series.ledger or cast(LedgerCounts, counted)).get("dropped", {})),
             "series": {name: described[name] for name in _SERIES},
             "segments": [_segment(segment) for segment in series.segments],
             "stored": _stored(series),
@@ -231,7 +231,7 @@ def _stored(series: RecordedSeries) -> JsonObject:
     }
 
 
-def outcomes(rows: Rows) -> dict[str, Any]:
+def outcomes(rows: Rows) -> JsonObject:
     """Count the outcomes of the rows, and those that have none."""
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])

@@ -259,7 +259,5 @@ def read_info(file: h5py.File) -> SeriesInfo:
         }
         fields["rig_toml"] = read_text(file, "rig_toml")
         info = SeriesInfo(**fields)
-        encode(
-            info
-        )  # refuses values that no node may send: sizes, numbers and names beyond their bounds
+        encode(info)  # refuses what no node may send: sizes, numbers and names beyond their bounds
         return info

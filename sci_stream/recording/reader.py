@@ -40,6 +40,7 @@ from sci_stream.recording.columns import (
     OUTCOME_NAMES,
     cell_text,
     damaged_blocks,
+    has_checksums,
     read_rows,
     reconcile,
     recorded_chunks,
@@ -219,12 +220,16 @@ class Recording(AbstractContextManager["Recording"]):
             self._suspend()
             with self._file() as file:
                 self._writing = is_open_for_writing(self.path)
+                self.missing_bytes: int = missing_bytes(self.path)
+                """Bytes that the file lacks at its end."""
                 self._ledger = _ledger_document(file)
-                is_final = self.closed
+                is_final = not self._writing
                 self._rows = read_rows(file, only_outcomes=self._only_outcomes)
                 # The rows of a file that is being written, or was left by a crash, may be newer
                 # than their checksums.
                 self._damaged = damaged_blocks(file, self._rows) if is_final else {}
+                # A ledger is there from the start, except in recordings of earlier versions.
+                self._lacks_ledger = is_final and not self._ledger and has_checksums(file)
                 # Where video is stored, a snapshot counts as reconstructed if and only if its video
                 # is.
                 if "video" in self._frames:
@@ -272,23 +277,20 @@ class Recording(AbstractContextManager["Recording"]):
         return self._ledger.get("clean") is True and self.finished
 
     @property
-    def missing_bytes(self) -> int:
-        """Bytes that the file lacks at its end."""
-        return missing_bytes(self.path)
-
-    @property
     def damage(self) -> list[str]:
-        """What is known to be damaged in a file that was closed; `verify` reads the rest, too."""
+        """Known damage of a file that no writer has open, in words; `verify` reads the rest."""
         problems = [
             f"{name}: another checksum of {len(blocks)} blocks of {BLOCK_ROWS} rows"
             for name, blocks in sorted(self._damaged.items())
         ]
-        if self.closed and (n_bytes := self.missing_bytes):
-            problems.append(f"{n_bytes} bytes are missing at its end")
+        if self._lacks_ledger:
+            problems.append("the ledger cannot be read")
+        if not self._writing and self.missing_bytes:
+            problems.append(f"{self.missing_bytes} bytes are missing at its end")
         return problems
 
     def verify(self, progress: Callable[[int, int], None]) -> list[str]:
-        """Read everything; return what is damaged, in words, such as ``video of snapshot 7``.
+        """Read everything; return the damage in words, such as ``video of snapshot 7``.
 
         ``progress`` is called with the number of frames done and their total.
         """
@@ -439,6 +441,8 @@ class Recording(AbstractContextManager["Recording"]):
             whole = read_dataset(self._frames[name], (row,))
             # Recordings of earlier versions, and repaired ones of them, have no checksums.
             expected = int(self._checksums[name][row]) if name in self._checksums else 0
+            if not expected:
+                self.require_rows(seq)  # a cleared page of checksums is no lack of them
             if expected not in {0, checksum(whole)}:
                 raise FileFormatError(
                     f"The {name} of snapshot {seq} in {self.path} is damaged",

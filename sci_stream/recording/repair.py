@@ -65,12 +65,11 @@ def repair_recording(
     written.
     """
     with Recording(path) as old:
-        if old.closed and old.damage:
+        if old.damage:
             raise FileFormatError(
-                f"{path} was closed properly, but is damaged",
+                f"{path} was not left by a crash, but is damaged",
                 got="; ".join(old.damage),
-                hint="sci-stream inspect --verify lists what is lost; sci-stream export copies the "
-                "rest.",
+                hint="sci-stream inspect --verify lists the damage. Take another copy.",
             )
         if old.closed:
             return None

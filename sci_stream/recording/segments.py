@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 MAX_SEGMENTS = 100_000
 # Free space reserved for HDF5 to write its indices on closing.
 _MAX_CLOSING_BYTES = 8 << 20
-# What is reserved on a small disk: the indices of a recording take less than this share of it.
+# The same on a small disk: the indices of a recording take less than this share of it.
 _DISK_SHARE = 1 / 16
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _MAX_NAME_BYTES = 200

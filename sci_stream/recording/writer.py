@@ -54,6 +54,7 @@ from sci_stream.recording.segments import (
     segment_numbers,
     segment_path,
 )
+from sci_stream.wire.codec import sendable
 from sci_stream.wire.payload import checksum
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived
     recording, is stored as JSON.
 
-    Raises `StorageError` if the file cannot be created.
+    Raises `StorageError` if the file cannot be created; `InputError` if no reader would accept the
+    description of the series.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         video_dtype: npt.DTypeLike = np.float16,
         parent: JsonObject | None = None,
     ) -> None:
-        self.info = info
+        self.info = info = sendable(info)
         self.notes: JsonObject = {}
         self.settled_below = settled_below
         self._calibration = calibration

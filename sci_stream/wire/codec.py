@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sci_stream.errors import CalibrationError
+from sci_stream.errors import CalibrationError, InputError, WireError
+from sci_stream.model import SeriesInfo
 from sci_stream.wire.header import Limits, pack_header, refuse, unpack_header
 from sci_stream.wire.kinds import KINDS
 from sci_stream.wire.payload import pack_payloads, unpack_payloads
@@ -100,6 +101,33 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
             error.reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got
         )
     return message
+
+
+def sendable(info: SeriesInfo) -> SeriesInfo:
+    """Return the description of a series as receivers and readers get it, with long labels cut.
+
+    Call it before a series begins: all of them would refuse values beyond the limits.
+
+    Raises `InputError`, with the field and the limit.
+    """
+    try:
+        received = decode([bytes(frame) for frame in encode(info)])
+    except (ValueError, WireError) as error:
+        raise InputError(
+            f"The series {info.series!a} cannot begin",
+            got=error,
+            hint="Numbers that come with each snapshot are those of camera, modulator and analyses "
+            "together; sci-stream check counts them.",
+        ) from error
+    assert isinstance(received, SeriesInfo)
+    refused = info.chunks.keys() - received.chunks.keys()
+    if refused:
+        raise InputError(
+            "Numbers that come with each snapshot have impossible names",
+            expected="at most 64 characters, without / and control characters",
+            got=", ".join(map(ascii, sorted(refused))),
+        )
+    return received
 
 
 def payload_bytes(message: Message) -> int:

@@ -265,6 +265,7 @@ def test_unknown_settings_of_rows_are_logged(
         names = file["rows/solver"][:]
         names[4:6] = b"0123456789ab"
         file["rows/solver"][:] = names
+        del file["rows_crc32"]
     done = replay(recorded, ReplayPlan())
     assert "solver settings of 2 snapshots are unknown" in caplog.text
     assert max(differences(recorded, done.path).values()) <= 2**-10
@@ -421,6 +422,7 @@ def test_replay_continues_after_a_long_quiet_time(
         monkeypatch.setattr(f"sci_stream.{module}.MAX_EMPTY_ROWS", 2)
     with h5py.File(recorded, "r+") as file:
         file["rows/state"][2:5] = 2  # video without raw counts, as between two events
+        del file["rows_crc32"]
     done = replay(recorded, ReplayPlan())
     with sci_stream.open(done.path) as again:
         assert again.video.seqs.tolist() == [0, 1, 5, 6]

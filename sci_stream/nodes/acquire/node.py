@@ -38,7 +38,7 @@ from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire.codec import encode
+from sci_stream.wire.codec import encode, sendable
 from sci_stream.wire.messages import (
     Accepted,
     CalibrationRequest,
@@ -304,7 +304,8 @@ class AcquireNode:
             if self._stop or self._reader.finished:
                 self._enter(AcquirePhase.ENDED, now_s)
             return
-        stepped_s = read_again() / 1e9
+        # An interrupted series keeps its clock.
+        stepped_s = 0.0 if self._spool.recovered is not None else read_again() / 1e9
         if abs(stepped_s) > NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = (
@@ -334,7 +335,7 @@ class AcquireNode:
         self._calibration = calibration
         self._dispatcher.period_ns = capabilities.frame_period_ns or 0
         self._dispatcher.announce(calibration)
-        info = series_info(self._series, self._rig, capabilities, calibration)
+        info = sendable(series_info(self._series, self._rig, capabilities, calibration))
         limit_bytes = self._rig.policy.ring_mib << 20
         self._info = self._spool.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series

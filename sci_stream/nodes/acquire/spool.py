@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock
+from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock, read_again
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError, WireError
 from sci_stream.file_guard import lock
@@ -162,9 +162,20 @@ class Spool:
                 begin, slots, info = _read_head(number)
                 self._map_file(number, begin, slots)
                 self.recovered = self._recover(info)
+                self._continue_clock(info.series)
         except (ValueError, WireError) as error:
             self._map_file()
             _quarantine(self._path, str(error))
+
+    def _continue_clock(self, series: str) -> None:
+        """Go on with the clock of the series, before a message tells the time to others."""
+        stepped_s = continue_clock(bytes(self._head["clock"])) / 1e9
+        if abs(stepped_s) > NOTEWORTHY_STEP_S:
+            log.warning(
+                "host clock stepped by %+.1f s within series %s: it keeps its own time",
+                -stepped_s,
+                series,
+            )
 
     def _map_file(self, number: int = -1, begin: int = _INFO_AT, slots: int = 0) -> None:
         """Use an open file with so many slots from ``begin`` on; none has no slots."""
@@ -193,13 +204,6 @@ class Spool:
         if state is not None and not (mismatch := _mismatch(state.info, info)):
             self._first_confirmed = state.confirmed
             self._head["numbering"][1] = state.epoch + 1
-            stepped_s = continue_clock(bytes(self._head["clock"])) / 1e9
-            if abs(stepped_s) > NOTEWORTHY_STEP_S:
-                log.warning(
-                    "host clock stepped by %+.1f s within series %s: it keeps its own time",
-                    -stepped_s,
-                    state.info.series,
-                )
             log.warning(
                 "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
                 "corrupt",
@@ -214,6 +218,7 @@ class Spool:
             self.close(over=False)
             _quarantine(self._path, f"{state.info.series}: {mismatch}")
             self.recovered = None
+            read_again()
         try:
             self._create(self._path, info, truth=truth, limit_bytes=limit_bytes)
         except StorageError as error:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
-from sci_stream.errors import LedgerError, SciStreamError, StorageError
+from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -45,6 +46,7 @@ from sci_stream.nodes.sink.status import (
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
+from sci_stream.wire.codec import sendable
 from sci_stream.wire.messages import (
     Accepted,
     Acknowledged,
@@ -281,8 +283,7 @@ class SinkNode:
         ):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
-            # Figures of analyses are recorded like the numbers that a camera adds to its frames.
-            info = replace(info, chunks={**info.chunks, **self._units})
+            info = with_figures(info, self._units)
             self._series = SeriesSession.open(
                 info,
                 calibration,
@@ -321,7 +322,7 @@ class SinkNode:
             self._failure = self._failure or StorageError(
                 f"The recording{file} is not complete",
                 got=recording.incomplete_reason,
-                hint="The ledger counts by reason what it lacks; the rest is readable.",
+                hint="The ledger counts the missing snapshots by reason; the rest is readable.",
             )
         # Before the acknowledgement: the acquire node may resend series_end if the answer is lost.
         self._ended.append(series.name)
@@ -432,6 +433,21 @@ class SinkNode:
         if reason:
             return f"recording stopped: {reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
+
+
+def with_figures(info: SeriesInfo, units: Mapping[str, str]) -> SeriesInfo:
+    """Add the figures of analyses, which are recorded like the numbers that a camera adds to its
+    frames.
+
+    Raises `InputError` if they are too many together, or share a name.
+    """
+    if shared := info.chunks.keys() & units.keys():
+        raise InputError(
+            "Numbers of the camera and figures of an analysis have the same name",
+            got=", ".join(sorted(shared)),
+            hint="Rename the figure, or leave out the camera's number.",
+        )
+    return sendable(replace(info, chunks={**info.chunks, **units}))
 
 
 def read_accounts(path: Path) -> dict[str, JsonObject]:

@@ -159,7 +159,7 @@ class Recorder:
             device = folder.stat().st_dev
             beside = folder.resolve().parent.stat().st_dev
         except OSError:
-            return  # `SeriesRecording` says what is wrong
+            return  # `SeriesRecording` names the fault
         if self._device not in {None, device} and device == beside:
             raise StorageError(f"The disk of {folder} is not mounted", hint="Mount it again.")
         self._device = device

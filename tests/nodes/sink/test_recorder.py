@@ -270,6 +270,35 @@ def test_recording_continues_once_a_full_disk_has_room(
     assert len(list(tmp_path.glob("*.h5"))) == 2
 
 
+def test_recording_continues_after_its_file_was_deleted(tmp_path: Path, series) -> None:
+    recording = started(record_section(tmp_path), series)
+    recording.submit(series.snapshot(0))
+    while recording.status().rows < 1:
+        time.sleep(0.01)
+    (tmp_path / "run-1.h5").unlink()
+    while recording.is_on:
+        recording.submit(series.snapshot(1))
+        time.sleep(0.01)
+    recording.try_again(1, 100.0)
+    recording.submit(series.snapshot(2))
+    recording.close(LEDGER)
+    with Recording(tmp_path / "run-1.h5") as recorded:
+        assert recorded.raw_seqs == [2]
+
+
+def test_disk_that_is_not_mounted_is_not_replaced_by_its_folder(
+    tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the mount point stays, on the disk of the system."""
+    recorder = Recorder(series.info, series.calibration, record_section(tmp_path))
+    recorder._device = -1
+    with pytest.raises(StorageError, match="not mounted"):
+        recorder.start()
+    recorder.resume(0)
+    assert not recorder.is_on
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_write_error_is_reported_for_each_item(
     recorder: Recorder, tmp_path: Path, series, monkeypatch
 ) -> None:
@@ -363,6 +392,26 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
     with Recording(path) as recording:
         assert len(recording.raw_seqs) >= results.count(Written.WRITTEN)
         assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
+
+
+def test_small_disk_that_was_full_is_used_again(small_disk: Path, series) -> None:
+    recorder = started(record_section(small_disk, floor_free_bytes=1 << 20), series)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(free_bytes(ballast) - (1 << 19)))
+    seq = 0
+    while recorder.is_on:
+        recorder.submit(series.snapshot(seq))
+        seq += 1
+        time.sleep(0.01)
+    recorder.try_again(seq, 100.0)
+    assert not recorder.is_on
+    ballast.unlink()
+    recorder.try_again(seq, 110.0)
+    assert recorder.is_on
+    recorder.submit(series.snapshot(seq))
+    recorder.close(LEDGER)
+    with RecordedSeries(small_disk / "run-1.h5") as recording:
+        assert recording.raw.seqs[-1] == seq
 
 
 def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
