@@ -78,6 +78,13 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written", got=error.strerror or str(error)) from error
 
 
+def unicode_name(path: Path) -> str:
+    """Return the name of a file for texts in files and messages, with ? for bytes that are no
+    Unicode.
+    """
+    return path.name.encode("utf-8", "replace").decode()
+
+
 def in_words(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
     lines = str(error).strip().splitlines()

@@ -204,6 +204,7 @@ def write_example(
     the defaults.
     """
     from sci_stream.config import example_toml
+    from sci_stream.file_guard import complete_output
     from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
 
@@ -213,16 +214,8 @@ def write_example(
             f"{path} exists", hint="Choose another name, or use --force to overwrite it."
         )
     values, examples = suggested_options(driver, camera) if camera else ({}, {})
-    try:
-        path.write_text(
-            example_toml(
-                driver,
-                options,
-                every_key=every_key,
-                values=values,
-                examples=examples,
-                tables=tables,
-            )
-        )
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
+    text = example_toml(
+        driver, options, every_key=every_key, values=values, examples=examples, tables=tables
+    )
+    with complete_output(path, replace=True) as partial:
+        partial.write_text(text, "utf-8")

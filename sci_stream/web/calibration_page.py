@@ -105,7 +105,7 @@ class CalibrationPage:
 
     async def _index(self, request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        page = (_STATIC / "calibration.html").read_text().format(query=html.escape(query))
+        page = (_STATIC / "calibration.html").read_text("utf-8").format(query=html.escape(query))
         return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
     async def _answer_status(self, _: Request) -> Response:

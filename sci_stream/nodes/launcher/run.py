@@ -89,14 +89,14 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
         lines = list(result_lines(result))
         closed = all(series["ledger"]["closed"] for series in (*result["earlier"], result))
         text = json.dumps(result, indent=2) + "\n"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return lines, closed
 
 
 def _writable(summary: Path) -> Path:
     """Check before the run that the summary can be written, and delete an old one."""
     try:
-        summary.write_text("")
+        summary.write_text("", encoding="utf-8")
         summary.unlink()
     except OSError as error:
         raise ConfigError(

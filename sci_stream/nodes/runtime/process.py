@@ -69,7 +69,7 @@ def usable_cores() -> int:
     """
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         cores = min(cores, math.ceil(int(quota) / int(period)))
     return max(1, cores)
 
