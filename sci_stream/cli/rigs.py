@@ -23,6 +23,7 @@ from sci_stream.cli.common import (
     echo,
     new_console,
     print_json,
+    require_linux,
     start_logging,
     state,
 )
@@ -49,6 +50,7 @@ def demo(
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
+    require_linux()
     from sci_stream.nodes.runtime.process import limit_threads
 
     limit_threads()  # as in a reconstruct node, whose speed is measured
@@ -74,6 +76,7 @@ def run(
 
 
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
+    require_linux()
     from sci_stream.nodes.launcher.run import run_rig
 
     raise typer.Exit(
@@ -90,6 +93,7 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 @app.command()
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host."""
+    require_linux()
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
@@ -122,6 +126,7 @@ def reconstruct(
     ] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
+    require_linux()
     from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
     from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
@@ -147,6 +152,7 @@ def reconstruct(
 @app.command()
 def sink(rig: RigPath, summary: Summary = None) -> None:
     """Run the sink node: ledger, recording, live page."""
+    require_linux()
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
     from sci_stream.nodes.sink.node import SinkNode
@@ -160,6 +166,7 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
 @app.command()
 def check(rig: RigPath, as_json: AsJson = False) -> None:
     """Check a rig before it runs: file, camera, calibration, device, weights, addresses, disk."""
+    require_linux()
     from sci_stream.tools.preflight import check_rig, print_findings
 
     findings = check_rig(rig)

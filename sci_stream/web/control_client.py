@@ -175,7 +175,7 @@ class RigControl:
 def _this_user() -> str:
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # users without a name exist in containers
+    except (ImportError, OSError, KeyError):  # users without a name exist in containers
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:64]
 
