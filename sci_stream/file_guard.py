@@ -191,12 +191,15 @@ def _kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
+REPLACE = "--force, in Python replace=True"
+
+
 def check_output(
     out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()
 ) -> None:
     """Check that ``out`` can be written. Raises as `complete_output`."""
     if out.exists() and not replace:
-        raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
+        raise StorageError(f"{out} exists", hint=f"Choose another name, or replace it: {REPLACE}.")
     if not out.parent.is_dir():
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):

@@ -460,3 +460,12 @@ def test_result_is_shown_in_a_notebook_with_its_faults(y, masks, monkeypatch) ->
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ConfigError, match='pip install "ipykernel"'):
         result.show()
+
+
+@pytest.mark.parametrize("size", [(2, 2), (1, 2), (4, 4), (2, 7)])
+def test_reconstruct_of_few_pixels_gives_a_video(size: tuple[int, int]) -> None:
+    draw = np.random.default_rng(0)
+    few_masks = (draw.random((2, *size)) > 0.3) + 0.0
+    few_masks[0] = 1
+    few_pixels = (few_masks * draw.random((2, *size))).sum(0)
+    assert solve(few_pixels, few_masks, iterations=2).video.shape == (2, *size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import os
 import webbrowser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ from sci_stream.wire.messages import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
 _MAX_SUMMARY_BYTES = 256 << 20
+# One of these is set where a browser can open a window, or the user has chosen one.
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}
 
 
 def run_rig(
@@ -190,7 +193,8 @@ class StatusLine:
             )
         else:
             self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
-        if self._rig.preview.open_browser:
+        # Without a display a browser for texts would take the terminal.
+        if self._rig.preview.open_browser and _DISPLAYS & os.environ.keys():
             webbrowser.open(url)
 
     def _words(self, report: Heartbeat) -> str:
