@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-import os
 import webbrowser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
