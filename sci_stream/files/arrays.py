@@ -19,7 +19,13 @@ from sci_stream.errors import CalibrationError, FileFormatError, require_optiona
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.files.mask_files import PACKED_NAME, unpacked
 from sci_stream.files.matlab import COMPLEX, SPARSE, read_variables
-from sci_stream.files.media import TIFF, gaps_between, in_natural_order, read_pages
+from sci_stream.files.media import (
+    TIFF,
+    gaps_between,
+    in_natural_order,
+    read_pages,
+    refuse_makers_format,
+)
 from sci_stream.model import Array
 from sci_stream.recording.hdf5 import open_for_reading, read_dataset
 
@@ -253,6 +259,7 @@ def read_contents(path: Path, *, lossy: bool = False, as_stored: bool = False) -
         raise FileFormatError(
             f"{path} was not found", expected="a file or a folder of images", got="nothing"
         )
+    refuse_makers_format(path)
     contents = Contents(path)
     if path.is_dir():
         contents.offer_array("", _folder(path, contents.notes, lossy=lossy))

@@ -33,8 +33,31 @@ _VIDEO = re.compile(
 )
 
 
+# Makers' formats of high-speed cameras, and the programs that convert them.
+_PHOTRON = "Save it as 16-bit TIFF in Photron FASTCAM Viewer, or as .npy with pyMRAW."
+_CONVERTERS = {
+    ".cine": "Save it as 16-bit TIFF in Phantom Camera Control or CineViewer.",
+    ".mraw": _PHOTRON,
+    ".cih": _PHOTRON,
+    ".cihx": _PHOTRON,
+}
+
+
+def refuse_makers_format(path: Path) -> None:
+    """Raise a `FileFormatError` that names the converter for a format of high-speed cameras."""
+    suffix = path.suffix.lower()
+    if suffix in _CONVERTERS:
+        raise FileFormatError(
+            f"{path} cannot be read",
+            expected="frames in an open format",
+            got=f"a {suffix} file of a high-speed camera",
+            hint=_CONVERTERS[suffix],
+        )
+
+
 def require_video(path: Path) -> None:
     """Raise a `FileFormatError` unless a file is a video container with its data inside."""
+    refuse_makers_format(path)
     require_regular(path, "a video")
     with reading(path, "a video"), path.open("rb") as file:
         head = file.read(256)

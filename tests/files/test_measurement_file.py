@@ -15,6 +15,7 @@ from sci_stream.files.arrays import MASKS as MASK_NAMES
 from sci_stream.files.arrays import read_one
 from sci_stream.files.mask_files import write_masks
 from sci_stream.files.measurement_file import load_measurement
+from sci_stream.files.media import require_video
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.writer import RecordingWriter
@@ -325,3 +326,12 @@ def test_images_of_several_depths_are_refused(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "1.png"), MASKS[1])
     with pytest.raises(CalibrationError, match=r"different depths.*1 of uint16, 1 of uint8"):
         read_one(tmp_path, MASK_NAMES, "masks")
+
+
+@pytest.mark.parametrize("suffix", [".cine", ".mraw", ".cihx", ".CIH"])
+def test_formats_of_high_speed_cameras_name_their_converter(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(b"CI, and more")
+    with pytest.raises(FileFormatError, match=r"high-speed camera\. Save it as 16-bit TIFF in Ph"):
+        load_measurement(tmp_path / f"a{suffix}")
+    with pytest.raises(FileFormatError, match=r"high-speed camera\. Save it as 16-bit TIFF in Ph"):
+        require_video(tmp_path / f"a{suffix}")
