@@ -96,6 +96,11 @@ def rank_of(name: str, names: Iterable[str]) -> int:
     return 2 if wanted & _words(group) else UNNAMED
 
 
+def is_weak(name: str) -> bool:
+    """Return whether the name of an array says little."""
+    return name.rpartition("/")[2].lower() in _WEAK_NAMES
+
+
 def size_of(shape: Iterable[int]) -> str:
     """Return a shape in words, such as 8×48×64."""
     return "×".join(map(str, shape))
