@@ -112,7 +112,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv,nwb]'
 	@touch $@
 
 clean:

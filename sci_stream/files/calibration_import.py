@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
+from sci_stream.file_guard import unicode_name
 from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
@@ -101,7 +102,7 @@ def import_masks(
         bit_depth=options.bit_depth,
         bayer=options.bayer,
         camera_serial=options.camera_serial,
-        source=f"imported from {path.name}" + (", reversed" if options.reverse else ""),
+        source=f"imported from {unicode_name(path)}" + (", reversed" if options.reverse else ""),
     )
 
 

@@ -62,7 +62,10 @@ def test_export_reports_written_and_missing_snapshots(
     assert "3 snapshots, 9 frames, png; 2 in between are missing from the recording" in said
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 3
-    assert "pictures exists. Choose another name, or --force to replace it." in said
+    assert (
+        "pictures exists. Choose another name, or replace it: --force, in Python replace=True."
+        in said
+    )
     status, _, said = command(
         "export", recorded, tmp_path / "other", "--as", "png", "--coded", "--error"
     )
