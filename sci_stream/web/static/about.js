@@ -16,8 +16,10 @@ function show(of) {
 }
 
 export function start() {
-  document.addEventListener("click", ({ target }) => {
+  document.addEventListener("click", (event) => {
+    const target = /** @type {Element} */ (event.target);
     if (target.closest(".why, .now dt, .now dd, [data-panel] td, .tag")) {
+      /** @type {HTMLElement | null} */
       const of = target.closest("[title]");
       if (of?.title) show(of);
     }

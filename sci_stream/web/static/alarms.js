@@ -36,7 +36,7 @@ function when({ began_ns: from, cleared_ns: to, acknowledged_by: who }) {
 
 export function follow() {
   const alarms = state.status.alarms ?? [];
-  const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => (b.level === "bad") - (a.level === "bad"));
+  const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => Number(b.level === "bad") - Number(a.level === "bad"));
   list("alerts", urgent);
   list("alarms", alarms.filter((alarm) => !urgent.includes(alarm)));
   const open = alarms.filter((alarm) => !alarm.acknowledged_by).length;
