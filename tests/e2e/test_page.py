@@ -192,8 +192,10 @@ def open_viewer(
         viewer.leave()
 
 
-def show(preview: WebPreview, viewer: Viewer, snapshot: Reconstruction) -> None:
-    times = replace(snapshot.times, acquired_ns=unix_ns())
+def show(
+    preview: WebPreview, viewer: Viewer, snapshot: Reconstruction, acquired_ns: int = 0
+) -> None:
+    times = replace(snapshot.times, acquired_ns=acquired_ns or unix_ns())
     preview.publish(replace(snapshot, times=times))
     viewer.until(f"{SHOWN_SEQ} === {snapshot.id.seq}")
 
@@ -243,10 +245,19 @@ def timed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPre
     preview.close()
 
 
-def advance(preview: WebPreview, viewer: Viewer, acquired: int, ms: int, nodes: Any = UP) -> None:
+def advance(
+    preview: WebPreview,
+    viewer: Viewer,
+    acquired: int,
+    ms: int,
+    nodes: Any = UP,
+    acquired_per_s: float = 0.0,
+) -> None:
     """Report a status of a running rig, and let time pass on the page."""
     ledger = {"acquired": acquired, "in_flight": 1}
-    preview.set_status({"series": "run-1", "state": "running", "nodes": nodes, "ledger": ledger})
+    rates = {"acquired_per_s": acquired_per_s}
+    status = {"series": "run-1", "state": "running", "nodes": nodes, "ledger": ledger}
+    preview.set_status({**status, "rates": rates})
     if ms:
         acquired_is = (
             f"document.querySelector('#ledger td:last-child').textContent === '{acquired}'"
@@ -257,10 +268,11 @@ def advance(preview: WebPreview, viewer: Viewer, acquired: int, ms: int, nodes: 
 
 def test_frames_of_slow_snapshots_are_drawn_evenly(timed, series: Series) -> None:
     preview, viewer = timed
+    begin_ns = unix_ns()
     for seq in range(1, 6):
         for _ in range(2):
             advance(preview, viewer, seq, 1000)
-        show(preview, viewer, series.reconstruction(seq))
+        show(preview, viewer, series.reconstruction(seq), begin_ns + seq * 2_050_000_000)
         viewer.page.clock.run_for(50)
     drawn = viewer.page.evaluate("window.drawn")
     gaps_ms = np.diff(drawn)[-2 * series.calibration.n_frames :]
@@ -277,6 +289,14 @@ def test_slow_picture_stays_until_the_camera_is_silent(timed) -> None:
     for _ in range(5):
         advance(preview, viewer, 8, 1000)
     viewer.until("document.querySelector('#overlay-title').textContent === 'NO DATA'")
+
+
+def test_viewer_who_joins_a_slow_rig_waits_for_the_next_exposure(timed) -> None:
+    preview, viewer = timed
+    for _ in range(8):
+        advance(preview, viewer, 1, 1000, acquired_per_s=0.1)
+        assert viewer.text("overlay-title") != "NO DATA"
+    viewer.until("document.querySelector('#overlay-title').textContent === 'SLOW'")
 
 
 def test_old_picture_without_a_solver_is_no_data(timed) -> None:

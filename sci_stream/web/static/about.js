@@ -6,7 +6,7 @@ const MARGIN_PX = 8;
 
 function show(of) {
   const node = el("about");
-  node.textContent = of.title;
+  node.textContent = of.title.replaceAll("; ", "\n");
   if (!node.matches(":popover-open")) node.showPopover();
   const at = of.getBoundingClientRect();
   const below = at.bottom + node.offsetHeight + 2 * MARGIN_PX < innerHeight;
