@@ -24,13 +24,15 @@ function list(id, alarms) {
   if (node.dataset.structure !== structure) node.replaceChildren(...alarms.map(item));
   node.dataset.structure = structure;
   alarms.forEach((alarm, i) => {
-    const text = node.children[i].firstChild;
+    const [text, time] = node.children[i].children;
     if (text.textContent !== alarm.text) text.textContent = alarm.text;
+    if (time.textContent !== when(alarm)) time.textContent = when(alarm);
   });
 }
 
-function when({ began_ns: from, cleared_ns: to, acknowledged_by: who }) {
-  const times = to === null ? `since ${clock(from)}` : `${clock(from)} to ${clock(to)}`;
+function when({ began_ns: from, cleared_ns: to, acknowledged_by: who, count: counted, grew_ns: grew }) {
+  const last = counted !== null && grew > from ? `, last ${clock(grew)}` : "";
+  const times = to === null ? `since ${clock(from)}${last}` : `${clock(from)} to ${clock(to)}`;
   return who ? `${times}, acknowledged by ${who}` : times;
 }
 
