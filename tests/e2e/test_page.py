@@ -250,6 +250,7 @@ def advance(
     viewer: Viewer,
     acquired: int,
     ms: int,
+    *,
     nodes: Any = UP,
     acquired_per_s: float = 0.0,
 ) -> None:

@@ -22,7 +22,7 @@ export function countLosses(ledger, perSecond) {
     const atMs = performance.now();
     const more = ledger.acquired - delivered.acquired;
     const periodMs = more > 0 ? (atMs - delivered.atMs) / more : 0;
-    // A viewer who joins sees one snapshot only: the camera's rate tells when the next is due.
+    // A viewer who joins sees one snapshot only: the rate of the camera says when the next is due.
     delivered = { atMs, acquired: ledger.acquired, periodMs: Math.max(periodMs, perSecond > 0 ? 1000 / perSecond : 0) };
   }
   counted.push({ atMs: performance.now(), acquired: ledger.acquired ?? 0, dropped });
