@@ -135,6 +135,11 @@ class Viewer:
             "/^live$|^[0-9].*behind$|^losing/.test(document.querySelector('#state').textContent)"
         )
 
+    def passed(self, ms: int) -> int:
+        """Let time pass on a page with a clock of its own; return the number of the snapshot."""
+        self.page.clock.run_for(ms)
+        return int(self.page.evaluate(SHOWN_SEQ))
+
     def picture(self, name: str) -> str:
         return str(self.page.evaluate(f"document.querySelector('#{name}').toDataURL()"))
 
@@ -192,10 +197,8 @@ def open_viewer(
         viewer.leave()
 
 
-def show(
-    preview: WebPreview, viewer: Viewer, snapshot: Reconstruction, acquired_ns: int = 0
-) -> None:
-    times = replace(snapshot.times, acquired_ns=acquired_ns or unix_ns())
+def show(preview: WebPreview, viewer: Viewer, snapshot: Reconstruction) -> None:
+    times = replace(snapshot.times, acquired_ns=unix_ns())
     preview.publish(replace(snapshot, times=times))
     viewer.until(f"{SHOWN_SEQ} === {snapshot.id.seq}")
 
@@ -235,7 +238,8 @@ def timed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPre
     """Yield a live page without a rig whose clock the test advances, with its first snapshot."""
     preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=0.0, stale_after_s=3.0), tmp_path)
     viewer = Viewer(browser, urlsplit(preview.start()).port)
-    viewer.page.clock.install()
+    viewer.page.clock.install(time=0)
+    viewer.page.clock.pause_at(1000)
     viewer.page.add_init_script(WATCH_DRAWN)
     advance(preview, viewer, 0, 0)
     viewer.visit()
@@ -273,11 +277,14 @@ def test_frames_of_slow_snapshots_are_drawn_evenly(timed, series: Series) -> Non
     for seq in range(1, 6):
         for _ in range(2):
             advance(preview, viewer, seq, 1000)
-        show(preview, viewer, series.reconstruction(seq), begin_ns + seq * 2_050_000_000)
-        viewer.page.clock.run_for(50)
+        snapshot = series.reconstruction(seq)
+        times = replace(snapshot.times, acquired_ns=begin_ns + seq * 2_000_000_000)
+        preview.publish(replace(snapshot, times=times))
+        # It begins once the frames before it have had their time.
+        wait_for(lambda seq=seq: viewer.passed(1) == seq, "it is shown")
     drawn = viewer.page.evaluate("window.drawn")
     gaps_ms = np.diff(drawn)[-2 * series.calibration.n_frames :]
-    frame_ms = 2050 / series.calibration.n_frames
+    frame_ms = 2000 / series.calibration.n_frames
     assert np.all(np.abs(gaps_ms - frame_ms) < 0.3 * frame_ms), gaps_ms
 
 
@@ -292,12 +299,14 @@ def test_slow_picture_stays_until_the_camera_is_silent(timed) -> None:
     viewer.until("document.querySelector('#overlay-title').textContent === 'NO DATA'")
 
 
-def test_viewer_who_joins_a_slow_rig_waits_for_the_next_exposure(timed) -> None:
+def test_viewer_who_joins_a_slow_rig_waits_for_a_picture(timed) -> None:
     preview, viewer = timed
     for _ in range(8):
         advance(preview, viewer, 1, 1000, acquired_per_s=0.1)
-        assert viewer.text("overlay-title") != "NO DATA"
-    viewer.until("document.querySelector('#overlay-title').textContent === 'SLOW'")
+    assert viewer.text("overlay-title") == ""
+    for _ in range(30):
+        advance(preview, viewer, 1, 1000, acquired_per_s=0.1)
+    viewer.until("document.querySelector('#overlay-title').textContent === 'NO DATA'")
 
 
 def test_old_picture_without_a_solver_is_no_data(timed) -> None:

@@ -19,11 +19,8 @@ export function countLosses(ledger, perSecond) {
   const last = counted[counted.length - 1];
   if (last && (ledger.acquired < last.acquired || dropped < last.dropped)) counted.length = 0;  // another series
   if (ledger.acquired !== delivered.acquired) {
-    const atMs = performance.now();
-    const more = ledger.acquired - delivered.acquired;
-    const periodMs = more > 0 ? (atMs - delivered.atMs) / more : 0;
     // A viewer who joins sees one snapshot only: the rate of the camera says when the next is due.
-    delivered = { atMs, acquired: ledger.acquired, periodMs: Math.max(periodMs, perSecond > 0 ? 1000 / perSecond : 0) };
+    delivered = { atMs: performance.now(), acquired: ledger.acquired, periodMs: perSecond > 0 ? 1000 / perSecond : 0 };
   }
   counted.push({ atMs: performance.now(), acquired: ledger.acquired ?? 0, dropped });
   while (counted[0].atMs < performance.now() - LOSS_SPAN_MS) counted.shift();
