@@ -1152,9 +1152,8 @@ def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig)
     os.kill(rig.process.pid, signal.SIGTERM)
     viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
     assert viewer.brightness("video") > 20, "the last video is still there"
-    assert (
-        viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
-    )
+    unveiled = "getComputedStyle(document.querySelector('#video')).filter === 'none'"
+    viewer.until(unveiled, "its veil has faded")
     summary = rig.finish()
     assert assert_accounted_for(summary)["unrecorded"] > 0
     assert summary["changes"][-1]["name"] == "recording"
