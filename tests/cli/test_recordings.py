@@ -46,6 +46,16 @@ def recorded(tmp_path: Path, series) -> Path:
     return tmp_path / "run.h5"
 
 
+def test_inspect_of_a_folder_lists_its_recordings(command, recorded: Path) -> None:
+    (recorded.parent / "broken.h5").write_bytes(b"no HDF5")
+    status, words, _ = command("inspect", recorded.parent)
+    assert status == 0
+    assert "unreadable" in words
+    _, text, _ = command("inspect", recorded.parent, "--json")
+    row = next(row for row in json.loads(text) if row["file"] == "run.h5")
+    assert (row["state"], row["reconstructed"], row["dropped"]) == ("complete", 3, 2)
+
+
 def test_inspect_prints_text_and_json(command, recorded: Path) -> None:
     status, words, _ = command("inspect", recorded)
     assert status == 0
