@@ -113,7 +113,7 @@ class CalibrationMonitor:
         self._paced = paced
         self._rests_until_s = -math.inf
         # A read on this stream does not wait for the solve that is under way on another.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._every = every
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None

@@ -279,7 +279,9 @@ def _with_memory(chunks: Iterable[torch.Tensor], memory: torch.Tensor) -> Iterat
     """Yield inputs with the memory as further channels, (N, F, H/2, W/2, C)."""
     begun = 0
     for chunk in chunks:
-        videos = chunk.permute(0, 2, 3, 1).unflatten(0, (len(memory), -1))
+        videos = chunk.permute(0, 2, 3, 1).reshape(
+            len(memory), -1, *memory.shape[2:4], chunk.shape[1]
+        )
         now = slice(begun, begun := begun + videos.shape[1])
         yield torch.cat((videos, memory[:, now]), -1)
 
@@ -290,7 +292,7 @@ def _convolved(
     """Yield chunks of features after a layer, (N, F, H, W, C) both."""
     for videos in features:
         images = convolve_relu(videos.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias)
-        yield images.permute(0, 2, 3, 1).unflatten(0, videos.shape[:2])
+        yield images.permute(0, 2, 3, 1).reshape(*videos.shape[:-1], len(bias))
 
 
 def _even(problem: Coded) -> Coded:
