@@ -83,7 +83,7 @@ _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
 class CalibrationMonitor:
     """Monitor the masks of one calibration during a run.
 
-    Used from one thread; takes under one percent of its time.
+    Used from one thread.
 
     Parameters
     ----------
