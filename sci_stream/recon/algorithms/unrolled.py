@@ -325,9 +325,10 @@ class _Exchange:
         self._number = number
         self._before: torch.Tensor | float = 0.0
 
-    def __call__(self, pair: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
+    def __call__(self, pair: tuple[torch.Tensor | None, torch.Tensor | None]) -> torch.Tensor:
         """Return a chunk, (N, F, H, W, C), that another one, or none, follows; call it in order."""
         chunk, following = pair
+        assert chunk is not None
         part = 3 * self._number // 8
         first = chunk.shape[-1] - self._number
         past = slice(first, first + part)
