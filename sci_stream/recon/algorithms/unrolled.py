@@ -323,7 +323,7 @@ class _Exchange:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._before: torch.Tensor | float = 0.0
+        self._before: torch.Tensor | None = None
 
     def __call__(self, pair: tuple[torch.Tensor | None, torch.Tensor | None]) -> torch.Tensor:
         """Return a chunk, (N, F, H, W, C), that another one, or none, follows; call it in order."""
@@ -333,9 +333,11 @@ class _Exchange:
         first = chunk.shape[-1] - self._number
         past = slice(first, first + part)
         future = slice(past.stop, past.stop + part)
-        after = 0.0 if following is None else following[:, :1, ..., future]
+        nothing = chunk.new_zeros(())
+        before = nothing if self._before is None else self._before
+        after = nothing if following is None else following[:, :1, ..., future]
         exchanged = chunk.clone()
-        exchanged[:, :1, ..., past] = self._before
+        exchanged[:, :1, ..., past] = before
         exchanged[:, 1:, ..., past] = chunk[:, :-1, ..., past]
         exchanged[:, :-1, ..., future] = chunk[:, 1:, ..., future]
         exchanged[:, -1:, ..., future] = after
