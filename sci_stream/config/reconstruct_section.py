@@ -24,7 +24,7 @@ class ReconstructSection(Section):
         strict=False,
         min_length=1,
         description="Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod "
-        "length].",
+        "length], and with auto the GPUs in turn, if there are any.",
     )
     denoiser: DenoiserName = Field(
         default="auto",

@@ -253,8 +253,9 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2
         pixels of each, (N, 1, H/2, W/2).
     """
-    rows = x.unflatten(-2, (-1, 2)).unflatten(-1, (-1, 2))[:, 0]
-    inputs = x.new_empty(*rows.shape[:2], rows.shape[3], SUBPIXELS + 1)
+    n, _, height, width = x.shape
+    rows = x.reshape(n, height // 2, 2, width // 2, 2)
+    inputs = x.new_empty(n, height // 2, width // 2, SUBPIXELS + 1)
     inputs[..., 0:2] = rows[:, :, 0]
     inputs[..., 2:4] = rows[:, :, 1]
     inputs[..., 4:] = sigma.movedim(1, -1) if sigma.ndim else sigma
@@ -290,8 +291,9 @@ def run_network(
     """
     clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
     # Several times faster on a processor than `F.pixel_shuffle` from channels last.
-    columns = clean.unflatten(1, (1, 2, 2)).permute(0, 1, 4, 2, 5, 3)
-    return columns.flatten(4).flatten(2, 3)
+    n, _, height, width = clean.shape
+    blocks = clean.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2)
+    return blocks.transpose(2, 3).reshape(n, 1, 2 * height, 2 * width)
 
 
 def denoised_subpixels(
