@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
@@ -65,7 +65,7 @@ audit: install  ## Look up known vulnerabilities of every package that the image
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/container/requirements-cuda.txt
 
-check: lint types imports  ## Everything that reads the code without running it
+check: lint types imports scripts  ## Everything that reads the code without running it
 
 lint: install
 	$(BIN)/ruff check .
@@ -79,6 +79,10 @@ imports: install
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config lab/pyproject.toml
 
+scripts: node_modules/.installed  ## Types and mistakes in the scripts of the pages; needs npm
+	node_modules/.bin/tsc
+	node_modules/.bin/eslint sci_stream/web/static
+
 docs: install  ## Build the documentation site into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
@@ -88,6 +92,10 @@ gentl: install  ## Build the simulated camera that any GenICam program opens, an
 	$(BIN)/python -m sci_stream_gentl_sim render --rig deploy/rigs/simulated-live.toml
 
 install: $(VENV)/.installed
+
+node_modules/.installed: package.json
+	npm install --no-package-lock --no-audit --no-fund --silent
+	@touch $@
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
 $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml constraints.txt
@@ -112,8 +120,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv,nwb]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lowest build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-lowest build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache node_modules

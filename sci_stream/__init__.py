@@ -81,7 +81,12 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _PLACES[name]
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        from sci_stream.errors import missing_library  # noqa: PLC0415 - of errors alone
+
+        raise missing_library(error) or error from None
 
 
 def __dir__() -> list[str]:

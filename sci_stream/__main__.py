@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import sys
 
 
@@ -16,6 +17,10 @@ def main() -> None:
     gc.set_threshold(10_000)
     # At its end Python looks for garbage among all objects of all modules, with torch for 0.4 s.
     atexit.register(gc.freeze)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal in another language, or a name that is no Unicode, is no error.
+            stream.reconfigure(errors="replace")
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command == "demo" and "--help" not in sys.argv:
         print("measuring this machine …", file=sys.stderr, flush=True)

@@ -78,6 +78,13 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written", got=error.strerror or str(error)) from error
 
 
+def unicode_name(path: Path) -> str:
+    """Return the name of a file for texts in files and messages, with ? for bytes that are no
+    Unicode.
+    """
+    return path.name.encode("utf-8", "replace").decode()
+
+
 def in_words(error: BaseException) -> str:
     """Return the first line of an error's message, or its type where it has none."""
     lines = str(error).strip().splitlines()
@@ -152,6 +159,8 @@ def require_memory(
     Raises `FileFormatError` if it does not fit; ``where`` names the file or the part of it that
     declares this size.
     """
+    if not hasattr(os, "sysconf"):  # Windows: reading fails without harm to a rig
+        return
     most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _MEMORY_FRACTION)
     if n_bytes > most:
         raise error(
@@ -182,12 +191,15 @@ def _kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
+REPLACE = "--force, in Python replace=True"
+
+
 def check_output(
     out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()
 ) -> None:
     """Check that ``out`` can be written. Raises as `complete_output`."""
     if out.exists() and not replace:
-        raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
+        raise StorageError(f"{out} exists", hint=f"Choose another name, or replace it: {REPLACE}.")
     if not out.parent.is_dir():
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):

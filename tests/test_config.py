@@ -237,7 +237,7 @@ def test_process_environment_is_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "rig.toml"
-    path.write_text("")
+    path.write_text("[rig]\n")
     monkeypatch.setenv("SCI_STREAM_RIG__RIG__NAME", "bench-7")
     assert load_rig(path).rig.name == "bench-7"
     assert load_rig(path, {}).rig.name == "rig"

@@ -16,7 +16,7 @@ from tests.hostile_files.readers import Reader, make_recording
 def make_manifest(path: Path) -> None:
     """Write a list of recordings."""
     make_recording(path.with_name("listed.h5"))
-    path.write_text("# recordings\nlisted.h5\nlisted*.h5\n")
+    path.write_text("# recordings\nlisted.h5\nlisted*.h5\n", encoding="utf-8")
 
 
 READERS = {"manifest": Reader(".txt", make_manifest, read_manifest)}

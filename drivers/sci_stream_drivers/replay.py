@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, FileFormatError, InputError
+from sci_stream.file_guard import unicode_name
 from sci_stream.files.measurement_file import Measurements, load_measurement
 from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
@@ -195,7 +196,7 @@ class PublishedSource:
         height, width = self.calibration.shape
         self.capabilities = CameraCapabilities(
             model="published measurement",
-            serial=path.name,
+            serial=unicode_name(path),
             height_px=height,
             width_px=width,
             pixel_format="Mono32f"
@@ -313,7 +314,7 @@ def _calibrate(
             f"{scale:.7g}"
         ),  # without the rounding errors of sums, which would change the hash
         bayer=bayer,
-        camera_serial=path.name,
+        camera_serial=unicode_name(path),
         source=f"mask of {path.name}, divided by its maximum",
     )
 

@@ -549,6 +549,8 @@ def _orientation(
 
 def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
     """Return by how many whole pixels the masks are displaced, if they fit clearly better there."""
+    if min(r.shape) <= 2 * _MAX_SHIFT_PX:  # such a displacement would have no meaning
+        return None
     a, b = np.where(usable, r - r[usable].mean(), 0), np.where(usable, t - t[usable].mean(), 0)
     product = np.fft.irfft2(np.fft.rfft2(a) * np.conj(np.fft.rfft2(b)), a.shape)
     product /= max(float(np.sqrt((a * a).sum() * (b * b).sum())), 1e-300)

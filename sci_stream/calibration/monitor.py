@@ -88,7 +88,7 @@ _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
 class CalibrationMonitor:
     """Monitor the masks of one calibration during a run.
 
-    Used from one thread; takes under one percent of its time.
+    Used from one thread.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class CalibrationMonitor:
         self._paced = paced
         self._rests_until_s = -math.inf
         # A read on this stream does not wait for the solve that is under way on another.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._every = every
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None

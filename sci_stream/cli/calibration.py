@@ -256,7 +256,7 @@ def calibration_check(
             "figures": [figure.as_dict() for figure in figures],
         }
         with writing(json_path):
-            json_path.write_text(json.dumps(content, indent=2) + "\n")
+            json_path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     failed = verdict is Verdict.BAD or (strict and verdict is Verdict.WARN)
     raise typer.Exit(CalibrationError.exit_status if failed else 0)
 

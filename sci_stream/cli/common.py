@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import platform
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sci_stream.cli.plugin_commands import PluginGroup
+from sci_stream.errors import EnvironmentFault
 
 app = typer.Typer(
     name="sci-stream",
@@ -27,7 +30,7 @@ app = typer.Typer(
 
 def named_rig(path: Path) -> Path:
     """Return a rig file; the word ``demo`` is that of the last demo."""
-    if path == Path("demo") and not path.exists():
+    if path == Path("demo") and not path.exists() and sys.platform == "linux":
         from sci_stream.nodes.runtime.runtime_folder import demo_rig_file
 
         return demo_rig_file()
@@ -69,6 +72,17 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
 state = {"verbose": False}
+
+
+def require_linux() -> None:
+    """Raise `EnvironmentFault` unless nodes can run on this system."""
+    if sys.platform != "linux":
+        raise EnvironmentFault(
+            "The nodes of a rig need Linux",
+            got=platform.system(),
+            hint="Here, solve files and arrays, and subscribe to, control and export from a rig "
+            "on another machine.",
+        )
 
 
 def start_logging(name: str) -> None:

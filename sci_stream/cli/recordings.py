@@ -98,27 +98,34 @@ def inspect(
 
 
 def _list_folder(folder: Path, *, as_json: bool) -> None:
-    """Print state, size and ledger of each recorded file of a folder, newest first."""
-    from sci_stream.web.recordings import Replays
-
-    entries = Replays(folder, lambda: "", dict).entries()
+    """Print state, size and ledger of each recording in a folder, newest first."""
+    files = sorted(folder.glob("*.h5"), key=lambda file: file.stat().st_mtime, reverse=True)
     if as_json:
-        print_json([dataclasses.asdict(entry) for entry in entries])
+        print_json([_folder_row(file) for file in files])
         return
-    table = Table("file", "state", "MB", "acquired", "solved", "dropped", box=None, pad_edge=False)
-    for entry in entries:
-        ledger = entry.ledger or {}
-        dropped = ledger.get("dropped")
-        lost = dropped.values() if isinstance(dropped, dict) else ()
-        figures = [ledger.get("acquired"), ledger.get("reconstructed")]
-        figures.append(sum(n for n in lost if isinstance(n, int)) if entry.ledger else None)
-        table.add_row(
-            escape(entry.name),
-            entry.state,
-            f"{entry.bytes / 1e6:.1f}",
-            *("" if figure is None else str(figure) for figure in figures),
-        )
+    columns = ("file", "state", "mb", "acquired", "reconstructed", "dropped")
+    table = Table(*columns, box=None, pad_edge=False)
+    for file in files:
+        row = _folder_row(file)
+        table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
     table_console().print(table)
+
+
+def _folder_row(file: Path) -> dict[str, object]:
+    from sci_stream.recording.reader import Recording
+    from sci_stream.recording.segments import DAMAGE
+
+    row: dict[str, object] = {"file": file.name, "mb": round(file.stat().st_size / 1e6, 1)}
+    try:
+        with Recording(file) as recording:
+            state = "complete" if recording.clean else "unfinished"
+            ledger = recording.ledger
+    except DAMAGE:
+        return {**row, "state": "unreadable"}
+    if ledger is not None:
+        row |= {name: ledger[name] for name in ("acquired", "reconstructed")}
+        row["dropped"] = sum(ledger["dropped"].values())
+    return {**row, "state": state}
 
 
 @app.command()

@@ -24,6 +24,7 @@ from sci_stream.cli.common import (
     echo,
     new_console,
     print_json,
+    require_linux,
     start_logging,
     state,
 )
@@ -54,6 +55,7 @@ def demo(
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
+    require_linux()
     from sci_stream.nodes.runtime.process import limit_threads
 
     limit_threads()  # as in a reconstruct node, whose speed is measured
@@ -79,6 +81,7 @@ def run(
 
 
 def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
+    require_linux()
     from sci_stream.nodes.launcher.run import run_rig
 
     raise typer.Exit(
@@ -95,6 +98,7 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 @app.command()
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host."""
+    require_linux()
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
@@ -127,6 +131,7 @@ def reconstruct(
     ] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
+    require_linux()
     from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
     from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
@@ -151,6 +156,7 @@ def reconstruct(
 @app.command()
 def sink(rig: RigPath, summary: Summary = None) -> None:
     """Run the sink node: ledger, recording, live page."""
+    require_linux()
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
     from sci_stream.nodes.sink.node import SinkNode
@@ -173,6 +179,7 @@ def check(
     ] = False,
 ) -> None:
     """Check a rig before it runs: file, camera, calibration, device, weights, addresses, disk."""
+    require_linux()
     raise typer.Exit(run_checks(rig, as_json=as_json, junit=junit, fix=fix))
 
 
@@ -256,6 +263,7 @@ def write_example(
     the defaults.
     """
     from sci_stream.config import example_toml
+    from sci_stream.file_guard import complete_output
     from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
 
@@ -268,16 +276,8 @@ def write_example(
     if driver == "simulated":
         values = {**_SMALL, **values}
         tables = {**(tables or {}), "reconstruct": _QUICK}
-    try:
-        path.write_text(
-            example_toml(
-                driver,
-                options,
-                every_key=every_key,
-                values=values,
-                examples=examples,
-                tables=tables,
-            )
-        )
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
+    text = example_toml(
+        driver, options, every_key=every_key, values=values, examples=examples, tables=tables
+    )
+    with complete_output(path, replace=True) as partial:
+        partial.write_text(text, "utf-8")

@@ -119,11 +119,19 @@ def _read_file(path: Path) -> str:
             hint=f"To write a commented example: sci-stream config init {path}",
         )
     try:
-        return read_small(path, "a rig file", _MAX_BYTES, error=ConfigError).decode()
+        # Editors of Windows begin a file with a mark of its encoding.
+        text = read_small(path, "a rig file", _MAX_BYTES, error=ConfigError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not a rig file", expected="UTF-8 text", got=error.reason
         ) from None
+    if not text.strip("\0 \t\r\n"):
+        raise ConfigError(
+            f"{path} is empty",
+            expected="a rig file",
+            hint=f"To write a commented example: sci-stream config init --force {path}",
+        )
+    return text
 
 
 def _put(table: dict[str, object], override: Override, name: str) -> None:

@@ -15,7 +15,8 @@ class ReconstructSection(Section):
     nodes: int = Field(1, ge=0, le=64)
     """Reconstruct nodes that `sci-stream run` starts; 0: they run on other machines."""
     devices: tuple[Device, ...] = Field(("auto",), strict=False, min_length=1)
-    """Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod length]."""
+    """Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod length], and with
+    auto the GPUs in turn, if there are any."""
     denoiser: DenoiserName = "auto"
     """Prior: auto, tv, ffdnet-lite, ffdnet, unrolled, or a plug-in by its name, as module:Class or
     as file.py:function."""

@@ -156,16 +156,18 @@ class Rig(Section):
     def to_toml(self) -> str:
         """Return the complete configuration as a rig file, with resolved paths and without secrets.
 
-        Loading it gives an equal rig, except for the secrets, which are empty.
+        Loading it gives an equal rig, except for the secrets, which are empty, and for bytes in
+        paths that are no Unicode, which TOML cannot have.
         """
         note = (
             "# Overridden by the environment: " + ", ".join(self.overridden) + "\n\n"
             if self.overridden
             else ""
         )
-        return note + "\n".join(
+        text = note + "\n".join(
             table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields
         )
+        return text.encode("utf-8", "replace").decode()
 
 
 def _plain(section: Section) -> dict[str, object]:

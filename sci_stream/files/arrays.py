@@ -17,8 +17,15 @@ import numpy as np
 
 from sci_stream.errors import CalibrationError, FileFormatError, require_optional
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
+from sci_stream.files.mask_files import PACKED_NAME, unpacked
 from sci_stream.files.matlab import COMPLEX, SPARSE, read_variables
-from sci_stream.files.media import TIFF, gaps_between, in_natural_order, read_pages
+from sci_stream.files.media import (
+    TIFF,
+    gaps_between,
+    in_natural_order,
+    read_pages,
+    refuse_makers_format,
+)
 from sci_stream.model import Array
 from sci_stream.recording.hdf5 import open_for_reading, read_dataset
 
@@ -87,6 +94,11 @@ def rank_of(name: str, names: Iterable[str]) -> int:
     if wanted & _words(last):
         return 1
     return 2 if wanted & _words(group) else UNNAMED
+
+
+def is_weak(name: str) -> bool:
+    """Return whether the name of an array says little."""
+    return name.rpartition("/")[2].lower() in _WEAK_NAMES
 
 
 def size_of(shape: Iterable[int]) -> str:
@@ -252,6 +264,7 @@ def read_contents(path: Path, *, lossy: bool = False, as_stored: bool = False) -
         raise FileFormatError(
             f"{path} was not found", expected="a file or a folder of images", got="nothing"
         )
+    refuse_makers_format(path)
     contents = Contents(path)
     if path.is_dir():
         contents.offer_array("", _folder(path, contents.notes, lossy=lossy))
@@ -261,7 +274,9 @@ def read_contents(path: Path, *, lossy: bool = False, as_stored: bool = False) -
     axes_of = _as_stored if as_stored else _frames_first
     if suffix in IMAGES:
         _refuse_jpeg([path], path, lossy=lossy)
-        contents.offer_array("", _stacked(path, _imagej_stack(path) or read_pages(path)))
+        contents.offer_array(
+            "", _stacked(path, _imagej_stack(path) or read_pages(path, contents.notes.append))
+        )
     elif suffix == ".npy":
         with reading(path, "a .npy file"), path.open("rb") as file:
             array = _numbers(file, size, path)
@@ -314,7 +329,7 @@ def _folder(path: Path, notes: list[str], *, lossy: bool) -> Array:
     _refuse_jpeg(files, path, lossy=lossy)
     images = []
     for file in files:
-        image, *more = read_pages(file)
+        image, *more = read_pages(file, notes.append)
         if more:
             raise FileFormatError(
                 f"{file} has several pages",
@@ -323,6 +338,10 @@ def _folder(path: Path, notes: list[str], *, lossy: bool) -> Array:
                 hint="Name the file itself, or save each page as a file.",
             )
         images.append(image)
+    is_packed = all(PACKED_NAME.fullmatch(file.name) for file in files)
+    if is_packed and all(image.shape[2:] == (3,) for image in images):
+        notes.append(f"each image of {path.name} has 24 masks, as `masks make --form dlp` writes")
+        return unpacked(images)
     if len(files) > 1:
         notes.append(
             f"{len(files)} images of {path.name} in this order: {files[0].name} to {files[-1].name}"
@@ -418,7 +437,7 @@ def _read_hdf5(path: Path, axes_of: Axes, contents: Contents) -> None:
 
     def load(name: str) -> Array:
         with open_for_reading(path, "measurement", trusted=True) as file:
-            return read_dataset(file[name])
+            return _unscaled(file[name])
 
     def visit(name: str, node: h5py.Dataset | h5py.Group) -> None:
         if name.startswith(_MATLAB_PARTS):
@@ -443,6 +462,20 @@ def _read_hdf5(path: Path, axes_of: Axes, contents: Contents) -> None:
 
     with open_for_reading(path, "measurement") as file, reading(path, "a measurement"):
         file.visititems(visit)
+
+
+def _unscaled(node: h5py.Dataset) -> Array:
+    """Read a dataset; netCDF's packed values are on the scale of its attributes."""
+    array = read_dataset(node)
+    with reading(f"{node.file.filename}:{node.name}", "a dataset"):
+        scale, offset, missing = (
+            node.attrs.get(name) for name in ("scale_factor", "add_offset", "_FillValue")
+        )
+        if scale is None and offset is None:
+            return array
+        values = array * np.float64(1 if scale is None else np.ravel(scale)[0])
+        values += np.float64(0 if offset is None else np.ravel(offset)[0])
+        return values if missing is None else np.where(array == missing, np.nan, values)
 
 
 def _frames_first(shape: tuple[int, ...]) -> tuple[int, ...]:

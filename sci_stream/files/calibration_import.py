@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.errors import CalibrationError
+from sci_stream.file_guard import unicode_name
 from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import F32, Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
@@ -100,7 +101,7 @@ def import_masks(
         bit_depth=options.bit_depth,
         bayer=options.bayer,
         camera_serial=options.camera_serial,
-        source=f"imported from {path.name}" + (", reversed" if options.reverse else ""),
+        source=f"imported from {unicode_name(path)}" + (", reversed" if options.reverse else ""),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,26 @@ def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -
             )
             for index, image in enumerate(images):
                 (partial / f"{name}-{index:03}.png").write_bytes(encode_png(image))
+
+
+PACKED_NAME: Final = re.compile(r"image-\d{3,}\.png")
+"""Names of the images of the form ``dlp``."""
+
+
+def unpacked(images: Sequence[Array]) -> Array:
+    """Return the masks of images of the form ``dlp``, (H, W, 3) blue, green, red, as (B, H, W).
+
+    Unused masks at the end are dropped.
+    """
+    masks = [
+        (image[..., channel] >> bit & 1) * np.uint8(255)
+        for image in images
+        for channel in (1, 2, 0)
+        for bit in range(8)
+    ]
+    while len(masks) > 1 and not masks[-1].any():
+        masks.pop()
+    return np.stack(masks)
 
 
 def _packed(masks: Array) -> Array:

@@ -5,7 +5,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
@@ -20,6 +20,7 @@ from sci_stream.files.arrays import (
     TRUTH,
     Candidate,
     Contents,
+    is_weak,
     read_contents,
     size_of,
 )
@@ -30,6 +31,9 @@ from sci_stream.recording.calibration_file import CALIBRATION_FORMAT, load_calib
 from sci_stream.recording.hdf5 import open_for_reading
 from sci_stream.recording.layout import RECORDING_FORMAT
 from sci_stream.recording.series import RecordedSeries
+
+# True frames of simulations explain y to rounding. Masks called x explain it to within 50 %.
+_MAX_MISFIT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +194,10 @@ class _Scene:
         fitting = []
         for candidate in candidates:
             try:
-                fitting.append(self._true_frames(candidate))
+                true = self._true_frames(candidate)
+                if not is_required and is_weak(candidate.name):
+                    self._require_explanation(true)
+                fitting.append(true)
             except InputError as error:
                 if is_required and len(candidates) == 1:
                     raise
@@ -235,6 +242,14 @@ class _Scene:
             raise InputError(f"The true frames of {self._path} have NaN or infinite values")
         white_level(frames)
         return _TrueFrames(candidate.name, frames, used, tuple(notes))
+
+    def _require_explanation(self, true: _TrueFrames) -> None:
+        """Raise `InputError` if frames explain y in neither order."""
+        series = true.frames.reshape(-1, len(true.used), *self._phi.shape[1:])
+        backwards = replace(true, frames=series[:, ::-1])
+        misfit = min(self._misfit(true), self._misfit(backwards))
+        if misfit > _MAX_MISFIT:
+            raise InputError(f"It explains the snapshots only to within {misfit:.0%}")
 
     def _misfit(self, true: _TrueFrames) -> float:
         """Return how badly true frames explain y, rounded: equal ones are as good as each other."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from sci_stream.errors import FileFormatError
+from sci_stream.errors import FileFormatError, require_optional
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.model import U8, Array
 
@@ -31,8 +32,31 @@ _VIDEO = re.compile(
 )
 
 
+# Makers' formats of high-speed cameras, and the programs that convert them.
+_PHOTRON = "Save it as 16-bit TIFF in Photron FASTCAM Viewer, or as .npy with pyMRAW."
+_CONVERTERS = {
+    ".cine": "Save it as 16-bit TIFF in Phantom Camera Control or CineViewer.",
+    ".mraw": _PHOTRON,
+    ".cih": _PHOTRON,
+    ".cihx": _PHOTRON,
+}
+
+
+def refuse_makers_format(path: Path) -> None:
+    """Raise a `FileFormatError` that names the converter for a format of high-speed cameras."""
+    suffix = path.suffix.lower()
+    if suffix in _CONVERTERS:
+        raise FileFormatError(
+            f"{path} cannot be read",
+            expected="frames in an open format",
+            got=f"a {suffix} file of a high-speed camera",
+            hint=_CONVERTERS[suffix],
+        )
+
+
 def require_video(path: Path) -> None:
     """Raise a `FileFormatError` unless a file is a video container with its data inside."""
+    refuse_makers_format(path)
     require_regular(path, "a video")
     with reading(path, "a video"), path.open("rb") as file:
         head = file.read(256)
@@ -76,29 +100,87 @@ def read_image(path: Path, flags: int) -> Array:
     return np.asarray(image)
 
 
-def read_pages(path: Path) -> list[Array]:
-    """Decode all pages of a TIFF, or the only image of another format.
+def read_pages(path: Path, note: Callable[[str], object] = lambda _: None) -> list[Array]:
+    """Decode all pages of a TIFF, or the only image of another format, as they are stored.
+
+    Samples of a pixel that are no colours are pages. ``note`` takes a sentence on what was done.
 
     Raises `FileFormatError` if a page cannot be decoded, or the pages declare more than they can
     hold.
     """
-    first = read_image(path, cv2.IMREAD_UNCHANGED)
     if path.suffix.lower() not in TIFF:
-        return [first]
+        return [read_image(path, cv2.IMREAD_UNCHANGED)]
+    require_regular(path, "an image")
     content = path.read_bytes()
-    count = _count_pages(content)
+    pages = _tiff_pages(content)
+    if pages and not all(page.suits_opencv for page in pages):
+        return _unusual_pages(path, pages, len(content), note)
+    first = read_image(path, cv2.IMREAD_UNCHANGED)
+    count = None if pages is None else len(pages)
     require_memory(first.nbytes * (count or 1), path)
     require_ratio(first.nbytes * (count or 1), len(content), path)
     with reading(path, "an image"):
-        _, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
+        _, images = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
     # OpenCV returns the pages before the damage without an error.
-    if len(pages) != count:
+    if len(images) != count:
         raise FileFormatError(
             f"{path} is damaged",
             expected="a complete TIFF",
-            got=f"{len(pages)} readable pages before the damage",
+            got=f"{len(images)} readable pages before the damage",
         )
-    return [np.asarray(page) for page in pages]
+    return [np.asarray(image) for image in images]
+
+
+@dataclass(frozen=True)
+class _TiffPage:
+    """Tags of a page that say how its values are stored."""
+
+    width: int = 1
+    height: int = 1
+    bits: int = 1
+    photometric: int = 1
+    orientation: int = 1
+    samples: int = 1
+    sample_format: int = 1
+
+    @property
+    def is_inverted(self) -> bool:
+        """Whether 0 is white, in whole numbers."""
+        return self.photometric == 0 and self.sample_format == 1
+
+    @property
+    def suits_opencv(self) -> bool:
+        """Whether OpenCV decodes it, and returns the values that are stored."""
+        return (
+            self.orientation == 1
+            and self.samples in (1, 3, 4)
+            and not (self.is_inverted and self.bits > 8)
+            and not (self.sample_format == 3 and self.bits < 32)
+        )
+
+
+def _unusual_pages(
+    path: Path, pages: Sequence[_TiffPage], size: int, note: Callable[[str], object]
+) -> list[Array]:
+    """Decode pages that OpenCV refuses or changes."""
+    n_bytes = sum(page.width * page.height * page.samples * page.bits // 8 for page in pages)
+    require_memory(n_bytes, path)
+    require_ratio(n_bytes, size, path)
+    tifffile = require_optional("tifffile", "export", f"A TIFF such as {path.name}")
+    with reading(path, "an image"), tifffile.TiffFile(path) as file:
+        images = [np.asarray(page.asarray()) for page in file.pages]
+    if any(page.orientation != 1 for page in pages):
+        note(f"{path.name} is read as it is stored: its tag of the orientation is ignored")
+    frames: list[Array] = []
+    for page, image in zip(pages, images, strict=True):
+        if page.is_inverted:
+            image = (1 << page.bits) - 1 - image  # noqa: PLW2901
+        if image.ndim == 3 and page.samples not in (3, 4):
+            samples_last = image.shape[-1] == page.samples
+            frames += [*(np.moveaxis(image, -1, 0) if samples_last else image)]
+        else:
+            frames.append(image)
+    return frames
 
 
 def in_natural_order(files: Iterable[Path]) -> list[Path]:
@@ -155,10 +237,21 @@ def _steps(names: Sequence[list[tuple[float, str]]]) -> list[float]:
     return []
 
 
-def _count_pages(content: bytes) -> int | None:
-    """Return the number of directories in a TIFF or BigTIFF; None if their chain is broken or a
-    loop.
-    """
+# Of each tag, the field of `_TiffPage`. The first value of a tag with several counts.
+_TAGS = {
+    256: "width",
+    257: "height",
+    258: "bits",
+    262: "photometric",
+    274: "orientation",
+    277: "samples",
+    339: "sample_format",
+}
+_TAG_BYTES = {3: 2, 4: 4, 16: 8}
+
+
+def _tiff_pages(content: bytes) -> list[_TiffPage] | None:
+    """Return the directories of a TIFF or BigTIFF; None if their chain is broken or a loop."""
     order: Literal["little", "big"] = "little" if content[:2] == b"II" else "big"
     # Sizes of an offset, of the number of tags in a directory, and of a tag.
     offset_size, count_size, tag_size = (
@@ -168,12 +261,24 @@ def _count_pages(content: bytes) -> int | None:
     def number(at: int, size: int) -> int:
         return int.from_bytes(content[at : at + size], order)
 
+    def value(at: int) -> int:
+        size = _TAG_BYTES.get(number(at + 2, 2), 0)
+        place = at + 4 + offset_size
+        if number(at + 4, offset_size) * size > offset_size:
+            place = number(place, offset_size)
+        return number(place, size)
+
     seen = set[int]()
+    pages = []
     place = number(8 if offset_size == 8 else 4, offset_size)
     while place:
-        link = place + count_size + tag_size * number(place, count_size)
+        first = place + count_size
+        link = first + tag_size * number(place, count_size)
         if link + offset_size > len(content) or place in seen:
             return None
         seen.add(place)
+        tags = {number(at, 2): at for at in range(first, link, tag_size)}
+        known = {_TAGS[code]: value(at) for code, at in tags.items() if code in _TAGS}
+        pages.append(_TiffPage(**known))
         place = number(link, offset_size)
-    return len(seen)
+    return pages

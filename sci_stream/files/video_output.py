@@ -232,7 +232,9 @@ def write_film(path: Path, pictures: Iterable[U8], fps: float, form: VideoFormat
     rate = Fraction(fps).limit_denominator(_MAX_FPS_DENOMINATOR)
     stream: Any = None
     try:
-        with av.open(str(path), "w", format=film.container) as container:
+        # An index in front: a film plays before it is loaded. Other containers ignore the option.
+        flags = {"movflags": "+faststart"} if film.container == "mp4" else {}
+        with av.open(str(path), "w", format=film.container, options=flags) as container:
             for index, picture in enumerate(pictures):
                 grey = picture.ndim == 2
                 pixels = film.grey if grey else film.colour
@@ -244,17 +246,28 @@ def write_film(path: Path, pictures: Iterable[U8], fps: float, form: VideoFormat
                 if stream is None:
                     stream = container.add_stream(film.encoder, rate=rate, options=film.options)
                     stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
-                    stream.codec_context.time_base, stream.codec_context.thread_count = (
-                        1 / rate,
-                        0,
-                    )  # of its choice
+                    stream.codec_context.time_base = 1 / rate
+                    stream.codec_context.thread_count = 0  # of its choice
+                    if pixels == "yuv420p":
+                        _tag_colours(stream.codec_context)
                 frame = av.VideoFrame.from_ndarray(image, format="gray" if grey else "rgb24")
-                frame.pts, frame.time_base = index, 1 / rate
+                if pixels == "yuv420p" and not grey:
+                    frame = frame.reformat(format=pixels, dst_colorspace="ITU709")
+                frame.pts = index
+                frame.time_base = 1 / rate
                 container.mux(stream.encode(frame))
             if stream is not None:
                 container.mux(stream.encode(None))
     except (OSError, av.FFmpegError) as error:
         raise StorageError(f"The film {path} cannot be written", got=error) from error
+
+
+def _tag_colours(context: Any) -> None:
+    """Say how colours are stored, or players guess: BT.709, limited range, the curve of sRGB."""
+    context.colorspace = 1
+    context.color_primaries = 1
+    context.color_trc = 13
+    context.color_range = 1
 
 
 def _write_tiff(path: Path, video: VideoStack) -> None:

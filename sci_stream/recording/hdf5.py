@@ -140,7 +140,7 @@ def _limit_attempts() -> Callable[[int, int], int] | None:
     not found.
     """
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8")
         (library,) = {
             line.split()[-1] for line in maps.splitlines() if re.search(r"/libhdf5[-.][^/]*$", line)
         }

@@ -48,12 +48,14 @@ def make_key_pair(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Created with its final permissions: at no time can others read it.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(
                 f"# Secret key of this host. Keep it to yourself.\npublic {_text(public)}\nsecret "
                 f"{_text(secret)}\n"
             )
-        path.with_name(path.name + ".pub").write_text(_text(public) + "\n")
+        path.with_name(path.name + ".pub").write_text(_text(public) + "\n", "utf-8")
     except OSError as error:
         raise StorageError(f"The key {path} cannot be written", got=error.strerror) from None
     return _text(public)
@@ -178,7 +180,7 @@ def allow_key(path: Path, key: str, name: str) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Not writable by the group, whatever the umask: such a list is refused.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        with os.fdopen(descriptor, "a") as file:
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             file.write(f"{key} {name}".rstrip() + "\n")
     except OSError as error:
         raise StorageError(

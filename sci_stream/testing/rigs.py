@@ -68,7 +68,7 @@ class SimulatedRig:
             ),
         )
         self._summary, rig = folder / "summary.json", folder / "rig.toml"
-        rig.write_text("\n".join(tables))
+        rig.write_text("\n".join(tables), "utf-8")
         command = [
             sys.executable,
             "-m",
@@ -78,7 +78,7 @@ class SimulatedRig:
             "--summary",
             str(self._summary),
         ]
-        self._log = (folder / "log.txt").open("w+")
+        self._log = (folder / "log.txt").open("w+", encoding="utf-8")
         self._process = subprocess.Popen(
             command, cwd=folder, stdout=self._log, stderr=subprocess.STDOUT
         )
@@ -98,7 +98,7 @@ class SimulatedRig:
         status = self._process.wait(_PATIENCE_S)
         self._log.seek(0)
         assert status == 0, f"the rig ended with status {status}:\n{self._log.read()}"
-        return json.loads(self._summary.read_text())
+        return json.loads(self._summary.read_text("utf-8"))
 
 
 @pytest.fixture

@@ -307,7 +307,7 @@ def write_frames(out: Path, frames: Sequence[CameraFrame], *, replace: bool = Fa
         for number, frame in enumerate(frames):
             _, encoded = cv2.imencode(".tiff", frame.counts)
             (folder / f"{number:06d}.tiff").write_bytes(encoded.tobytes())
-        with (folder / "frames.csv").open("w", newline="") as file:
+        with (folder / "frames.csv").open("w", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
             table.writerow(["number", "frame_id", "camera_time_ns", "host_time_ns", *chunks])
             for number, frame in enumerate(frames):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -52,6 +52,8 @@ class ExportOptions:
 class Exported:
     """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were
     missing.
+
+    ``times_s`` of the frames count from ``started``, a time in ISO 8601; empty if unknown.
     """
 
     path: Path
@@ -59,6 +61,8 @@ class Exported:
     snapshots: int
     frames: int
     left_out: int
+    times_s: Sequence[float] = ()
+    started: str = ""
 
 
 def export(
@@ -84,7 +88,10 @@ def export(
         write_video(
             partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures
         )
-    return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
+    left_out = seqs[-1] - seqs[0] + 1 - len(seqs)
+    return Exported(
+        out, form, len(seqs), video.count, left_out, tuple(video.times_s), video.started
+    )
 
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:

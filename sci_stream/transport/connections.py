@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import operator
-import resource
 import socket as socketlib
 import struct
 from collections import Counter
@@ -24,6 +23,9 @@ import zmq
 
 from sci_stream.security.curve import Context, Socket, SocketConfig
 from sci_stream.transport.sockets import bind, local_endpoint, make_socket, readable
+
+with contextlib.suppress(ImportError):  # Windows has none, and runs no servers
+    import resource
 
 log = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ _MAX_FRAGMENTS = 256
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 
 
-_TOKEN_PAGE = (_WEB / "token.html").read_text()
+_TOKEN_PAGE = (_WEB / "token.html").read_text("utf-8")
 _TOKEN_STYLE = _TOKEN_PAGE.partition("<style>")[2].partition("</style>")[0]
 _TOKEN_POLICY = (
     "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src "

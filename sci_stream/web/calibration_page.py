@@ -159,7 +159,7 @@ class CalibrationPage:
 
     async def _index(self, request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        page = (_STATIC / "calibration.html").read_text()
+        page = (_STATIC / "calibration.html").read_text("utf-8")
         page = page.replace("{query}", html.escape(query))
         return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 

@@ -17,6 +17,7 @@ from pydantic import JsonValue, PlainValidator, TypeAdapter
 from sci_stream.errors import InputError, TransportError
 from sci_stream.model import Json
 from sci_stream.parameters import Parameter, Value, parameter_of
+from sci_stream.transport.http.client import opener_for
 
 T = TypeVar("T")
 
@@ -140,22 +141,25 @@ class RigControl:
             headers["Content-Type"] = "application/json"
             data = json.dumps({**body, "who": self._who}).encode()
         request = urllib.request.Request(self.url + path, data, headers)
+        opener, proxy = opener_for(self.url, has_token=bool(self._token))
+        page = f"{self.url} through the proxy {proxy}" if proxy else self.url
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+            with opener.open(request, timeout=self._timeout_s) as response:
                 return answer.validate_json(response.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(error.code, error.read(_MAX_BYTES)) from None
+                raise self._refusal(page, error.code, error.read(_MAX_BYTES)) from None
         except (OSError, ValueError) as error:
             raise TransportError(
-                f"The live page at {self.url} does not answer",
+                f"The live page at {page} does not answer",
                 got=getattr(error, "reason", error)
                 if isinstance(error, OSError)
                 else "no answer of a live page",
                 hint="Is the rig running, and its [preview] enabled at this address?",
             ) from None
 
-    def _refusal(self, code: int, body: bytes) -> InputError | TransportError:
+    @staticmethod
+    def _refusal(page: str, code: int, body: bytes) -> InputError | TransportError:
         try:
             text = _ANSWER.validate_json(body).error
         except ValueError:
@@ -165,17 +169,17 @@ class RigControl:
             return InputError(text)
         if code == 403:
             return TransportError(
-                f"Access to the live page at {self.url} denied",
+                f"Access to the live page at {page} denied",
                 got=text,
                 hint="Pass its [preview] token.",
             )
-        return TransportError(text or f"The live page at {self.url} answers {code}")
+        return TransportError(text or f"The live page at {page} answers {code}")
 
 
 def _this_user() -> str:
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # users without a name exist in containers
+    except (ImportError, OSError, KeyError):  # users without a name exist in containers
         user = "unknown"
     return f"{user}@{socket.gethostname()}"[:64]
 

@@ -46,6 +46,16 @@ def recorded(tmp_path: Path, series) -> Path:
     return tmp_path / "run.h5"
 
 
+def test_inspect_of_a_folder_lists_its_recordings(command, recorded: Path) -> None:
+    (recorded.parent / "broken.h5").write_bytes(b"no HDF5")
+    status, words, _ = command("inspect", recorded.parent)
+    assert status == 0
+    assert "unreadable" in words
+    _, text, _ = command("inspect", recorded.parent, "--json")
+    row = next(row for row in json.loads(text) if row["file"] == "run.h5")
+    assert (row["state"], row["reconstructed"], row["dropped"]) == ("complete", 3, 2)
+
+
 def test_inspect_prints_text_and_json(command, recorded: Path) -> None:
     status, words, _ = command("inspect", recorded)
     assert status == 0
@@ -62,7 +72,10 @@ def test_export_reports_written_and_missing_snapshots(
     assert "3 snapshots, 9 frames, png; 2 in between are missing from the recording" in said
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 3
-    assert "pictures exists. Choose another name, or --force to replace it." in said
+    assert (
+        "pictures exists. Choose another name, or replace it: --force, in Python replace=True."
+        in said
+    )
     status, _, said = command(
         "export", recorded, tmp_path / "other", "--as", "png", "--coded", "--error"
     )

@@ -5,9 +5,11 @@ and against the published metrics.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,58 @@ def test_compose_mounts_the_rig_that_users_edit() -> None:
         assert rig["source"] == "${SCI_STREAM_RIG:-./rig.toml}"
         assert rig["bind"] == {"create_host_path": False}
         assert rig["target"] == service["command"][1]
+
+
+def cache_folders() -> dict[str, str]:
+    """Return the folders in which torch's compiler of the image keeps what it made."""
+    text = (DEPLOY / "container" / "Containerfile").read_text()
+    return dict(re.findall(r"(TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR)=(\S+)", text))
+
+
+def test_compiled_operations_survive_a_restart() -> None:
+    """In every deployment the folders lie on a volume, which is no memory and executable."""
+    folders = cache_folders()
+    assert len(folders) == 2
+    assert {str(Path(folder).parent) for folder in folders.values()} == {"/var/cache/sci-stream"}
+    compose = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())
+    assert "compiled:/var/cache/sci-stream" in compose["services"]["reconstruct"]["volumes"]
+    assert "compiled" in compose["volumes"]
+    (reconstruct,) = [
+        m["spec"] for m in manifests() if m["metadata"]["name"] == "sci-stream-reconstruct"
+    ]
+    (container,) = reconstruct["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    claims = [claim["metadata"]["name"] for claim in reconstruct["volumeClaimTemplates"]]
+    assert mounts["/var/cache/sci-stream"] in claims
+    unit = (DEPLOY / "systemd" / "sci-stream-reconstruct@.service").read_text().splitlines()
+    assert "CacheDirectory=sci-stream" in unit
+    for name, folder in folders.items():
+        assert f"Environment={name}={folder}" in unit
+
+
+COMPILE = """
+import torch
+torch.set_num_threads(1)
+twice = torch.compile(lambda x: 2 * x + 1, fullgraph=True)
+assert twice(torch.ones(4)).tolist() == [3.0] * 4
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_function_compiles_without_network_and_only_once(tmp_path: Path) -> None:
+    """As a container does: there is no home folder, and only the folders of the cache are kept."""
+    python = [sys.executable, "-c", COMPILE]
+    if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode == 0:
+        python = ["unshare", "-rn", *python]
+    folders = {name: str(tmp_path / folder.lstrip("/")) for name, folder in cache_folders().items()}
+    environment = {"HOME": "/nonexistent", "PATH": os.environ["PATH"], **folders}
+    made = []
+    for _ in range(2):
+        subprocess.run(python, check=True, env=environment)
+        made.append(sorted(tmp_path.rglob("*.so")))
+    assert made[0]
+    assert made[1] == made[0]
 
 
 @pytest.mark.skipif(

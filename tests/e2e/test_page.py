@@ -135,6 +135,11 @@ class Viewer:
             "/^live$|^[0-9].*behind$|^losing/.test(document.querySelector('#state').textContent)"
         )
 
+    def passed(self, ms: int) -> int:
+        """Let time pass on a page with a clock of its own; return the number of the snapshot."""
+        self.page.clock.run_for(ms)
+        return int(self.page.evaluate(SHOWN_SEQ))
+
     def picture(self, name: str) -> str:
         return str(self.page.evaluate(f"document.querySelector('#{name}').toDataURL()"))
 
@@ -233,7 +238,8 @@ def timed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPre
     """Yield a live page without a rig whose clock the test advances, with its first snapshot."""
     preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=0.0, stale_after_s=3.0), tmp_path)
     viewer = Viewer(browser, urlsplit(preview.start()).port)
-    viewer.page.clock.install()
+    viewer.page.clock.install(time=0)
+    viewer.page.clock.pause_at(1000)
     viewer.page.add_init_script(WATCH_DRAWN)
     advance(preview, viewer, 0, 0)
     viewer.visit()
@@ -243,10 +249,20 @@ def timed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPre
     preview.close()
 
 
-def advance(preview: WebPreview, viewer: Viewer, acquired: int, ms: int, nodes: Any = UP) -> None:
+def advance(
+    preview: WebPreview,
+    viewer: Viewer,
+    acquired: int,
+    ms: int,
+    *,
+    nodes: Any = UP,
+    acquired_per_s: float = 0.0,
+) -> None:
     """Report a status of a running rig, and let time pass on the page."""
     ledger = {"acquired": acquired, "in_flight": 1}
-    preview.set_status({"series": "run-1", "state": "running", "nodes": nodes, "ledger": ledger})
+    rates = {"acquired_per_s": acquired_per_s}
+    status = {"series": "run-1", "state": "running", "nodes": nodes, "ledger": ledger}
+    preview.set_status({**status, "rates": rates})
     if ms:
         acquired_is = (
             f"document.querySelector('#ledger td:last-child').textContent === '{acquired}'"
@@ -257,14 +273,18 @@ def advance(preview: WebPreview, viewer: Viewer, acquired: int, ms: int, nodes: 
 
 def test_frames_of_slow_snapshots_are_drawn_evenly(timed, series: Series) -> None:
     preview, viewer = timed
+    begin_ns = unix_ns()
     for seq in range(1, 6):
         for _ in range(2):
             advance(preview, viewer, seq, 1000)
-        show(preview, viewer, series.reconstruction(seq))
-        viewer.page.clock.run_for(50)
+        snapshot = series.reconstruction(seq)
+        times = replace(snapshot.times, acquired_ns=begin_ns + seq * 2_000_000_000)
+        preview.publish(replace(snapshot, times=times))
+        # It begins once the frames before it have had their time.
+        wait_for(lambda seq=seq: viewer.passed(1) == seq, "it is shown")
     drawn = viewer.page.evaluate("window.drawn")
     gaps_ms = np.diff(drawn)[-2 * series.calibration.n_frames :]
-    frame_ms = 2050 / series.calibration.n_frames
+    frame_ms = 2000 / series.calibration.n_frames
     assert np.all(np.abs(gaps_ms - frame_ms) < 0.3 * frame_ms), gaps_ms
 
 
@@ -276,6 +296,16 @@ def test_slow_picture_stays_until_the_camera_is_silent(timed) -> None:
     assert not viewer.page.evaluate("document.querySelector('#video-figure.stale')")
     for _ in range(5):
         advance(preview, viewer, 8, 1000)
+    viewer.until("document.querySelector('#overlay-title').textContent === 'NO DATA'")
+
+
+def test_viewer_who_joins_a_slow_rig_waits_for_a_picture(timed) -> None:
+    preview, viewer = timed
+    for _ in range(8):
+        advance(preview, viewer, 1, 1000, acquired_per_s=0.1)
+    assert viewer.text("overlay-title") == ""
+    for _ in range(30):
+        advance(preview, viewer, 1, 1000, acquired_per_s=0.1)
     viewer.until("document.querySelector('#overlay-title').textContent === 'NO DATA'")
 
 
@@ -1122,9 +1152,8 @@ def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig)
     os.kill(rig.process.pid, signal.SIGTERM)
     viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
     assert viewer.brightness("video") > 20, "the last video is still there"
-    assert (
-        viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
-    )
+    unveiled = "getComputedStyle(document.querySelector('#video')).filter === 'none'"
+    viewer.until(unveiled, "its veil has faded")
     summary = rig.finish()
     assert assert_accounted_for(summary)["unrecorded"] > 0
     assert summary["changes"][-1]["name"] == "recording"

@@ -133,6 +133,17 @@ def test_truth_that_does_not_fit_is_dropped(tmp_path: Path, x: np.ndarray, note:
     assert re.search(note, found.assumed[0])
 
 
+@pytest.mark.parametrize("x", [OTHER_MASKS, TRUTH[:, ::-1], np.full((B, H, W), 0.5)])
+def test_array_called_x_that_does_not_explain_y_is_no_truth(tmp_path: Path, x: np.ndarray) -> None:
+    found = load_npz(tmp_path, y=Y, masks=MASKS_, x=x)
+    assert found.truth is None
+    assert re.search(r"x is left out: It explains the snapshots only to", found.assumed[0])
+
+
+def test_truth_called_x_in_reverse_is_kept_for_its_defect(tmp_path: Path) -> None:
+    assert load_npz(tmp_path, y=Y, masks=MASKS_[::-1], x=TRUTH).truth is not None
+
+
 def test_required_truth_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", y=Y, masks=MASKS_)
     np.save(tmp_path / "t.npy", TRUTH[1:])

@@ -77,3 +77,22 @@ def test_missing_library_error_names_the_extra(
         ConfigError, match=r'needs the library av.*pip install "sci-stream\[video\]"'
     ):
         write_film(tmp_path / "film.mp4", [], 25, VideoFormat.MP4)
+
+
+@pytest.mark.parametrize("shape", [(48, 64, 3), (48, 64)])
+def test_mp4_has_its_index_in_front_and_tags_its_colours(tmp_path: Path, shape: tuple) -> None:
+    av = pytest.importorskip("av")
+    picture = np.full(shape, 180, np.uint8)
+    if len(shape) == 3:
+        picture[:] = (200, 30, 60)
+    path = tmp_path / "film.mp4"
+    write_film(path, [picture] * 3, 25, VideoFormat.MP4)
+    content = path.read_bytes()
+    assert content.index(b"moov") < content.index(b"mdat")
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        tags = (context.colorspace, context.color_primaries, context.color_trc, context.color_range)
+        assert tags == (1, 1, 13, 1)
+        shown = next(container.decode(stream)).to_ndarray(format="rgb24")
+    np.testing.assert_allclose(shown[5, 5], picture[5, 5], atol=4)

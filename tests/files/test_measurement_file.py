@@ -11,7 +11,11 @@ import pytest
 import scipy.io
 
 from sci_stream.errors import CalibrationError, FileFormatError, InputError
+from sci_stream.files.arrays import MASKS as MASK_NAMES
+from sci_stream.files.arrays import read_one
+from sci_stream.files.mask_files import write_masks
 from sci_stream.files.measurement_file import load_measurement
+from sci_stream.files.media import require_video
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.writer import RecordingWriter
@@ -275,3 +279,59 @@ def test_virtual_dataset_over_its_own_file_is_read(tmp_path: Path) -> None:
         file.create_virtual_dataset("meas", layout)
         file["mask"] = MASKS
     np.testing.assert_array_equal(load_measurement(tmp_path / "a.h5").y, Y)
+
+
+def test_packed_masks_of_a_maker_are_read_back(tmp_path: Path) -> None:
+    masks = RANDOM.integers(0, 2, (30, H, W)).astype(np.uint8) * 255
+    write_masks(tmp_path / "masks", masks, "dlp")
+    np.testing.assert_array_equal(read_one(tmp_path / "masks", MASK_NAMES, "masks"), masks)
+
+
+def test_packed_values_of_netcdf_are_on_their_scale(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["y"] = Y.astype(np.int16)
+        file["y"].attrs.update({"scale_factor": 0.5, "add_offset": 3.0, "_FillValue": Y[0, 0, 0]})
+        file["masks"] = MASKS
+    expected = Y * 0.5 + 3.0
+    expected[Y[0, 0, 0] == Y] = np.nan
+    np.testing.assert_array_equal(load_measurement(tmp_path / "a.nc").y, expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "gaps"),
+    [
+        (["pos_0.5", "pos_0.75", "pos_1.0", "pos_1.25"], 0),
+        (["pos_-2", "pos_-1", "pos_+0", "pos_+1"], 0),
+        (["p 2,25", "p 2,5", "p 2,75"], 0),
+        (["mask-1", "mask-2", "mask-3", "mask-10"], 1),
+        (["run1.8", "run1.9", "run1.10", "run1.11"], 0),
+        (["f_000", "f_001", "f_003"], 1),
+    ],
+)
+def test_images_are_in_the_order_of_their_numbers(
+    tmp_path: Path, names: list[str], gaps: int
+) -> None:
+    masks = RANDOM.integers(0, 255, (len(names), H, W)).astype(np.uint8)
+    for name, mask in zip(names, masks, strict=True):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), mask)
+    notes: list[str] = []
+    np.testing.assert_array_equal(read_one(tmp_path, MASK_NAMES, "masks", note=notes.append), masks)
+    order, *missing = notes
+    assert order.endswith(f"in this order: {names[0]}.png to {names[-1]}.png")
+    assert len(missing) == gaps
+
+
+def test_images_of_several_depths_are_refused(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "0.png"), MASKS[0].astype(np.uint16))
+    cv2.imwrite(str(tmp_path / "1.png"), MASKS[1])
+    with pytest.raises(CalibrationError, match=r"different depths.*1 of uint16, 1 of uint8"):
+        read_one(tmp_path, MASK_NAMES, "masks")
+
+
+@pytest.mark.parametrize("suffix", [".cine", ".mraw", ".cihx", ".CIH"])
+def test_formats_of_high_speed_cameras_name_their_converter(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(b"CI, and more")
+    with pytest.raises(FileFormatError, match=r"high-speed camera\. Save it as 16-bit TIFF in Ph"):
+        load_measurement(tmp_path / f"a{suffix}")
+    with pytest.raises(FileFormatError, match=r"high-speed camera\. Save it as 16-bit TIFF in Ph"):
+        require_video(tmp_path / f"a{suffix}")

@@ -550,3 +550,12 @@ def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
         solve(counts, calibration)
     with pytest.warns(sci_stream.DataWarning, match=f"pass y \\* {1 / factor:.6g}"):
         solve(np.round(counts * factor), calibration)
+
+
+@pytest.mark.filterwarnings("ignore::sci_stream.DataWarning")
+@pytest.mark.parametrize("size", [(2, 2), (1, 2), (4, 4), (2, 7)])
+def test_reconstruct_of_few_pixels_gives_a_video(size: tuple[int, int]) -> None:
+    draw = np.random.default_rng(0)
+    few_masks = 0.1 + draw.random((2, *size))
+    few_pixels = (few_masks * draw.random((2, *size))).sum(0)
+    assert solve(few_pixels, few_masks, iterations=2).video.shape == (2, *size)

@@ -60,6 +60,13 @@ def test_later_segments_of_named_recordings_are_left_out(recordings: list[Path])
     )
 
 
+def test_replays_of_other_recordings_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    run, other = Path("run.h5"), Path("run_replay.h5")
+    assert [job.source for job in plan_jobs([other, run], None, ReplayPlan())] == [run]
+    assert "run_replay.h5 is left out: it is the replay of run.h5" in caplog.text
+    assert [job.source for job in plan_jobs([other], None, ReplayPlan())] == [other]
+
+
 def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_path: Path) -> None:
     recordings[1].write_text("not a recording")
     results = list(run_jobs(plan_jobs(recordings, tmp_path / "out", ReplayPlan(device="cpu"))))

@@ -97,7 +97,9 @@ def _compile(compiler: str, target: Path, sanitize: bool) -> None:
         "-o",
         str(target),
     ]
-    done = subprocess.run(command, input=unit, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input=unit, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if done.returncode:
         raise EnvironmentFault(
             "The compiler failed (status "

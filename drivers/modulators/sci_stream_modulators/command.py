@@ -127,7 +127,12 @@ class CommandModulator(BaseModulator[CommandOptions]):
             return ""
         try:
             done = subprocess.run(
-                words, capture_output=True, text=True, timeout=self.options.timeout_s, check=False
+                words,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self.options.timeout_s,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise CameraError(f"The modulator's command {words[0]} failed", got=error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from sci_stream.errors import CameraError, ConfigError
@@ -28,6 +29,8 @@ def selected(
         for pair in cameras
         if all(getattr(pair[0], key) == value for key, value in criteria.items())
     ]
+    if len(matching) > 1:
+        matching = _each_once(matching)
     if len(matching) == 1:
         return matching[0]
     wanted = ", ".join(f"{key} {value!r}" for key, value in criteria.items())
@@ -46,6 +49,18 @@ def selected(
     raise CameraError(
         "No camera is found", expected=f"one with {wanted}" if wanted else "one", hint=hint
     )
+
+
+def _each_once(cameras: Sequence[tuple[FoundCamera, T]]) -> list[tuple[FoundCamera, T]]:
+    """Return the cameras without those that their producer lists again, as some do for each network
+    card; of equal ones, one that can be opened.
+    """
+    once: dict[str, tuple[FoundCamera, T]] = {}
+    for camera, handle in cameras:
+        key = repr(replace(camera, access="")) if camera.id else repr((camera, len(once)))
+        if key not in once or (camera.access == "free" and once[key][0].access != "free"):
+            once[key] = (camera, handle)
+    return list(once.values())
 
 
 def _described(camera: FoundCamera) -> str:

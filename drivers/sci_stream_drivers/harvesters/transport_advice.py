@@ -85,7 +85,7 @@ def usb_advice(needed_bytes: int) -> str:
     if all is well.
     """
     try:
-        allowed_mb = int(USBFS_MEMORY.read_text())
+        allowed_mb = int(USBFS_MEMORY.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
     needed_mb = -(-needed_bytes // 2**20)

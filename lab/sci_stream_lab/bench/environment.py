@@ -37,7 +37,7 @@ def environment(device: str = "") -> Environment:
 def _processor() -> str:
     """Return the processor's model as the kernel names it; empty where it does not."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     return next(
@@ -94,6 +94,8 @@ class CpuTimeMeter:
         readings = {}
         for name, pid in self._pids.items():
             # The program name, in parentheses, may contain spaces: count fields after it.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = (
+                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            )
             readings[name] = (int(fields[11]) + int(fields[12])) / tick
         return readings

@@ -132,7 +132,7 @@ def write_json(result: BenchResult, path: Path) -> None:
     """
     content = {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
     with writing(path):
-        path.write_text(json.dumps(content, indent=2, default=_plain) + "\n")
+        path.write_text(json.dumps(content, indent=2, default=_plain) + "\n", encoding="utf-8")
 
 
 def _plain(value: object) -> object:
@@ -167,7 +167,7 @@ def write_markdown(
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in (*result.tables, *more)]
     parts += ["".join(f"- {note}\n" for note in result.notes)] if result.notes else []
     with writing(path):
-        path.write_text("\n".join(parts))
+        path.write_text("\n".join(parts), encoding="utf-8")
 
 
 def markdown(table: ResultTable[object]) -> str:

@@ -246,5 +246,6 @@ def run_network(
     """Return the frames that `denoised_subpixels` of the same arguments makes, (N, 1, H, W)."""
     clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
     # Several times faster on a processor than `F.pixel_shuffle` from channels last.
-    columns = clean.unflatten(1, (1, 2, 2)).permute(0, 1, 4, 2, 5, 3)
-    return columns.flatten(4).flatten(2, 3)
+    n, _, height, width = clean.shape
+    blocks = clean.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2)
+    return blocks.transpose(2, 3).reshape(n, 1, 2 * height, 2 * width)

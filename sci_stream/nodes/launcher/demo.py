@@ -16,7 +16,7 @@ import torch
 
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
-from sci_stream.errors import EnvironmentFault, SciStreamError
+from sci_stream.errors import ConfigError, EnvironmentFault, SciStreamError
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.parameters import DEMO
 from sci_stream.recon.backend.device import describe_device, pick_device
@@ -201,10 +201,17 @@ def demo_rig(
         "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run "
         "THIS_FILE\n" + "\n".join(table_text(name, table) for name, table in tables.items())
     )
-    path.write_text(text)
+    try:
+        path.write_text(text, "utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "The name of this folder or of the scene is no Unicode, which a rig file needs",
+            got=ascii(str(recordings)),
+            hint="Start the demo in another folder.",
+        ) from None
     with contextlib.suppress(OSError):  # only a shorter name for it
         make_private_folder(demo_rig_file().parent)
-        demo_rig_file().write_text(text)
+        demo_rig_file().write_text(text, "utf-8")
     recorded = (
         f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     )

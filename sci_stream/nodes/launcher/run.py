@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import webbrowser
@@ -44,6 +45,8 @@ _WORSE = (
     StorageError.exit_status,
     LedgerError.exit_status,
 )
+# One of these is set where a browser can open a window, or the user has chosen one.
+_DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}
 
 
 def run_rig(
@@ -106,7 +109,7 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
         lines = list(result_lines(result))
         status = max(map(_status_of, (*result["earlier"], result)), key=_WORSE.index)
         text = json.dumps(result, indent=2) + "\n"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return lines, status
 
 
@@ -125,7 +128,7 @@ def _status_of(series: Mapping[str, Any]) -> int:
 def _writable(summary: Path) -> Path:
     """Check before the run that the summary can be written, and delete an old one."""
     try:
-        summary.write_text("")
+        summary.write_text("", encoding="utf-8")
         summary.unlink()
     except OSError as error:
         raise ConfigError(
@@ -227,7 +230,8 @@ class StatusLine:
             )
         else:
             self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
-        if self._rig.preview.open_browser:
+        # Without a display a browser for texts would take the terminal.
+        if self._rig.preview.open_browser and _DISPLAYS & os.environ.keys():
             webbrowser.open(url)
 
     def _words(self, report: Heartbeat) -> str:

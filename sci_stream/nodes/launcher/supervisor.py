@@ -212,7 +212,7 @@ class Supervisor:
             # A node that reads the terminal would be stopped by the shell's job control.
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             start_new_session=True,
         )

@@ -110,7 +110,10 @@ def lossy(stream: TextIO) -> TextIO:
     except (OSError, ValueError):
         return stream
     return io.TextIOWrapper(
-        cast(BinaryIO, _LossyFile(descriptor, "w")), errors="replace", write_through=True
+        cast(BinaryIO, _LossyFile(descriptor, "w")),
+        encoding="utf-8",
+        errors="replace",
+        write_through=True,
     )
 
 

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import platform
-import resource
 import secrets
 import signal
 import sys
@@ -18,6 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
+
+with contextlib.suppress(ImportError):  # Windows has none, and runs no nodes
+    import resource
 
 PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
 """Set by a supervisor for its nodes: a node stops by itself when its supervisor has ended."""
@@ -67,9 +69,10 @@ def usable_cores() -> int:
     """Return the number of cores that this process may use: its affinity, and the quota of its
     control group.
     """
-    cores = len(os.sched_getaffinity(0))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         cores = min(cores, math.ceil(int(quota) / int(period)))
     return max(1, cores)
 

@@ -21,6 +21,7 @@ from sci_stream.model import JsonObject
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
+from sci_stream.transport.http.client import opener_for
 
 log = logging.getLogger(__name__)
 
@@ -224,8 +225,10 @@ class _Webhook:
         while (body := self._waiting.get()) is not None:
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._address, json.dumps(body).encode(), headers)
+            opener, proxy = opener_for(self._address)
+            way = f"webhook through the proxy {proxy}" if proxy else "webhook"
             try:
-                with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S):
+                with opener.open(request, timeout=_WEBHOOK_TIMEOUT_S):
                     pass
             except (OSError, ValueError, HTTPException) as error:
-                log.error("the alarm %r cannot be sent to the webhook (%s)", body["text"], error)
+                log.error("the alarm %r cannot be sent to the %s (%s)", body["text"], way, error)

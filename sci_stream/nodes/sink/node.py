@@ -455,7 +455,7 @@ def read_accounts(path: Path) -> dict[str, JsonObject]:
     none if it cannot be read.
     """
     try:
-        last = json.loads(path.read_text())
+        last = json.loads(path.read_text(encoding="utf-8"))
         return {
             str(one["series"]): {key: one[key] for key in _ACCOUNT}
             for one in (*last["earlier"], last)
@@ -476,7 +476,7 @@ def write_summary(path: Path, summary: JsonObject) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A new file: through a symbolic link of this name another one would be overwritten.
         new.unlink(missing_ok=True)
-        with new.open("x") as file:
+        with new.open("x", encoding="utf-8") as file:
             file.write(text)
         new.replace(path)
     except OSError as error:

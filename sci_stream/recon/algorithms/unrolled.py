@@ -31,6 +31,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -270,9 +271,11 @@ def _through(
     kernels = [kernel.to(memory.dtype) for kernel in stage.kernels]
     biases = [bias.to(memory.dtype) for bias in stage.biases]
     passed = memory.shape[-1]
-    features = _convolved(_with_memory(chunks, memory), kernels[0], biases[0])
+    # No name holds features of a layer while another one computes.
+    features = map(partial(_convolved, kernels[0], biases[0]), _with_memory(chunks, memory))
     for kernel, bias in zip(kernels[1:-1], biases[1:-1], strict=True):
-        features = _convolved(_exchanged(features, passed), kernel, bias)
+        pairs = itertools.pairwise(itertools.chain(features, (None,)))
+        features = map(partial(_convolved, kernel, bias), map(_Exchange(passed), pairs))
     done = 0
     for videos in features:
         at = slice(done, done := done + videos.shape[1])
@@ -285,16 +288,17 @@ def _with_memory(chunks: Iterable[Tensor], memory: Tensor) -> Iterator[Tensor]:
     """Yield inputs with the memory as further channels, (N, F, H/2, W/2, C)."""
     begun = 0
     for chunk in chunks:
-        videos = chunk.permute(0, 2, 3, 1).unflatten(0, (len(memory), -1))
+        videos = chunk.permute(0, 2, 3, 1).reshape(
+            len(memory), -1, *memory.shape[2:4], chunk.shape[1]
+        )
         now = slice(begun, begun := begun + videos.shape[1])
         yield torch.cat((videos, memory[:, now]), -1)
 
 
-def _convolved(features: Iterable[Tensor], kernel: Tensor, bias: Tensor) -> Iterator[Tensor]:
-    """Yield chunks of features after a layer, (N, F, H, W, C) both."""
-    for videos in features:
-        images = convolve_relu(videos.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias)
-        yield images.permute(0, 2, 3, 1).unflatten(0, videos.shape[:2])
+def _convolved(kernel: Tensor, bias: Tensor, videos: Tensor) -> Tensor:
+    """Return features after a layer, (N, F, H, W, C) both."""
+    images = convolve_relu(videos.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias)
+    return images.permute(0, 2, 3, 1).reshape(*videos.shape[:-1], len(bias))
 
 
 def _even(problem: Coded) -> Coded:
@@ -316,26 +320,32 @@ def _halved(maps: Tensor, video: Tensor) -> Tensor:
     return F.avg_pool2d(maps, 2).repeat_interleave(video.shape[1], 0)
 
 
-def _exchanged(features: Iterable[Tensor], number: int) -> Iterator[Tensor]:
-    """Yield features whose last ``number`` channels are of the frame before, of the frame after
-    and of the same one.
+class _Exchange:
+    """Give features, whose last ``number`` channels are passed on, those of neighbouring frames.
 
-    3, 3 and 2 of eight; chunks of (N, F, H, W, C). Beyond the first and the last frame they are 0.
+    Of eight of them 3 are of the frame before, 3 of the frame after and 2 of the same one. Beyond
+    the first and the last frame they are 0.
     """
-    chunks = iter(features)
-    chunk = next(chunks)
-    part = 3 * number // 8
-    first = chunk.shape[-1] - number
-    past = slice(first, first + part)
-    future = slice(past.stop, past.stop + part)
-    before = torch.zeros_like(chunk[:, -1:, ..., past])
-    nothing = torch.zeros_like(chunk[:, :1])
-    for after in itertools.chain(chunks, (nothing,)):
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._before: Tensor | None = None
+
+    def __call__(self, pair: tuple[Tensor | None, Tensor | None]) -> Tensor:
+        """Return a chunk, (N, F, H, W, C), that another one, or none, follows; call it in order."""
+        chunk, following = pair
+        assert chunk is not None
+        part = 3 * self._number // 8
+        first = chunk.shape[-1] - self._number
+        past = slice(first, first + part)
+        future = slice(past.stop, past.stop + part)
+        nothing = chunk.new_zeros(())
+        before = nothing if self._before is None else self._before
+        after = nothing if following is None else following[:, :1, ..., future]
         exchanged = chunk.clone()
         exchanged[:, :1, ..., past] = before
         exchanged[:, 1:, ..., past] = chunk[:, :-1, ..., past]
         exchanged[:, :-1, ..., future] = chunk[:, 1:, ..., future]
-        exchanged[:, -1:, ..., future] = after[:, :1, ..., future]
-        before = chunk[:, -1:, ..., past].clone()
-        chunk = after
-        yield exchanged
+        exchanged[:, -1:, ..., future] = after
+        self._before = chunk[:, -1:, ..., past].clone()
+        return exchanged

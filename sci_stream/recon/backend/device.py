@@ -13,7 +13,8 @@ import torch
 from sci_stream.errors import CaptureError, ConfigError, DeviceError
 
 # The threads of OpenMP do not survive a fork, and a child that waits for them would never return.
-os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 # Oldest driver that runs a release of CUDA and those before the next one: NVIDIA, "CUDA
 # compatibility".

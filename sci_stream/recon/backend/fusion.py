@@ -31,7 +31,7 @@ _MAX_VERSIONS = 64
 def compile_on_gpu(
     function: Callable[_P, _T], *, backend: str | Callable[..., object] = "inductor"
 ) -> Callable[_P, _T]:
-    """Compile a function as a whole, for each size anew.
+    """Compile a function as a whole, for each size separately.
 
     It raises where a part cannot be compiled, and beyond 64 versions: torch alone would then call
     the function as it is, in silence.

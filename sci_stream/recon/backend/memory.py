@@ -104,8 +104,8 @@ def solve_bytes(
     models, half a video each.
 
     ``features``: number format in trained stages; None without them. Of the video they keep half
-    the channels at half resolution, and in each layer two or three frames wait for the next. For 7
-    layers of 64 channels, as those shipped have; the sizes were fitted to measured peaks.
+    the channels at half resolution, and in each layer a chunk waits for the next. For 7 layers of
+    64 channels, as those shipped have; the sizes were fitted to measured peaks.
     """
     frame = height * width
     videos = (
@@ -117,9 +117,6 @@ def solve_bytes(
     if features is None:
         return iterations
     item = features.itemsize
-    stages = (
-        (54 + 8 * item) * n_frames * frame
-        + (200 + 680 * item) * frame
-        + 130 * item * pixels_per_chunk
-    )
+    chunk = max(frame, min(pixels_per_chunk, n_frames * frame))
+    stages = (54 + 8 * item) * n_frames * frame + 200 * frame + 150 * item * chunk
     return max(iterations, stages)

@@ -248,8 +248,9 @@ def frame_input(x: Tensor, sigma: Tensor) -> Tensor:
         Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2
         pixels of each, (N, 1, H/2, W/2).
     """
-    rows = x.unflatten(-2, (-1, 2)).unflatten(-1, (-1, 2))[:, 0]
-    inputs = x.new_empty(*rows.shape[:2], rows.shape[3], SUBPIXELS + 1)
+    n, _, height, width = x.shape
+    rows = x.reshape(n, height // 2, 2, width // 2, 2)
+    inputs = x.new_empty(n, height // 2, width // 2, SUBPIXELS + 1)
     inputs[..., 0:2] = rows[:, :, 0]
     inputs[..., 2:4] = rows[:, :, 1]
     inputs[..., 4:] = sigma.movedim(1, -1) if sigma.ndim else sigma

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.recording.segments import first_segment, is_segment_of
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
+
+log = logging.getLogger(__name__)
 
 
 class JobState(StrEnum):
@@ -75,7 +78,7 @@ def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> li
     recording.
 
     A later segment is left out if the first one of its series, whose replay includes it, is among
-    them.
+    them. So is the replay of another one, which a pattern such as ``run*.h5`` matches, too.
 
     Raises `InputError` if two replays would have the same name; `StorageError` if the folder cannot
     be created.
@@ -87,8 +90,12 @@ def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> li
             raise StorageError(f"The folder {out} cannot be created", got=error.strerror) from error
     jobs: dict[Path, ReplayJob] = {}
     named = dict.fromkeys(sources)
+    replays = {default_output(source): source for source in named}
     for source in named:
         first = first_segment(source)
+        if first in replays:
+            log.warning("%s is left out: it is the replay of %s", source, replays[first])
+            continue
         if first != source and first in named and is_segment_of(source, first):
             continue
         target = default_output(source) if out is None else out / f"{source.stem}.h5"

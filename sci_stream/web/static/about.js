@@ -6,7 +6,7 @@ const MARGIN_PX = 8;
 
 function show(of) {
   const node = el("about");
-  node.textContent = of.title;
+  node.textContent = of.title.replaceAll("; ", "\n");
   if (!node.matches(":popover-open")) node.showPopover();
   const at = of.getBoundingClientRect();
   const below = at.bottom + node.offsetHeight + 2 * MARGIN_PX < innerHeight;
@@ -16,8 +16,10 @@ function show(of) {
 }
 
 export function start() {
-  document.addEventListener("click", ({ target }) => {
+  document.addEventListener("click", (event) => {
+    const target = /** @type {Element} */ (event.target);
     if (target.closest(".why, .now dt, .now dd, [data-panel] td, .tag")) {
+      /** @type {HTMLElement | null} */
       const of = target.closest("[title]");
       if (of?.title) show(of);
     }

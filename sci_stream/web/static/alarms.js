@@ -24,19 +24,21 @@ function list(id, alarms) {
   if (node.dataset.structure !== structure) node.replaceChildren(...alarms.map(item));
   node.dataset.structure = structure;
   alarms.forEach((alarm, i) => {
-    const text = node.children[i].firstChild;
+    const [text, time] = node.children[i].children;
     if (text.textContent !== alarm.text) text.textContent = alarm.text;
+    if (time.textContent !== when(alarm)) time.textContent = when(alarm);
   });
 }
 
-function when({ began_ns: from, cleared_ns: to, acknowledged_by: who }) {
-  const times = to === null ? `since ${clock(from)}` : `${clock(from)} to ${clock(to)}`;
+function when({ began_ns: from, cleared_ns: to, acknowledged_by: who, count: counted, grew_ns: grew }) {
+  const last = counted !== null && grew > from ? `, last ${clock(grew)}` : "";
+  const times = to === null ? `since ${clock(from)}${last}` : `${clock(from)} to ${clock(to)}`;
   return who ? `${times}, acknowledged by ${who}` : times;
 }
 
 export function follow() {
   const alarms = state.status.alarms ?? [];
-  const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => (b.level === "bad") - (a.level === "bad"));
+  const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => Number(b.level === "bad") - Number(a.level === "bad"));
   list("alerts", urgent);
   list("alarms", alarms.filter((alarm) => !urgent.includes(alarm)));
   const open = alarms.filter((alarm) => !alarm.acknowledged_by).length;

@@ -26,19 +26,18 @@ import { histograms, remember, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
 import { countLosses, hostNowMs, judge } from "./verdict.js";
 
+const MAX_GAP_MS = 60_000;  // a longer one is an outage
+
 function takePicture(made) {
   const { header } = made;
-  const again = state.header?.published_ns === header.published_ns;
-  if (!again) {
-    const now = performance.now();
-    if (state.header && state.header.series === header.series && state.arrivalMs !== null) {
-      state.gapsMs = [...state.gapsMs.slice(-4), Math.min(now - state.arrivalMs, 20000)];
-    } else {
-      state.gapsMs = [];
-    }
+  const before = state.header;
+  if (before?.published_ns !== header.published_ns) {
+    // From exposure to exposure: the first picture of a viewer who joins is older than its arrival.
+    const gapMs = Math.max(0, header.acquired_ns - (before?.acquired_ns ?? 0)) / 1e6;
+    state.gapsMs = before?.series === header.series ? [...state.gapsMs.slice(-4), Math.min(gapMs, MAX_GAP_MS)] : [];
     // The median: with a mean, old pictures would pass for live ones after an outage.
     state.intervalMs = [...state.gapsMs].sort((a, b) => a - b)[(state.gapsMs.length - 1) >> 1] ?? null;
-    state.arrivalMs = now;
+    state.arrivalMs = performance.now();
   }
   state.header = header;
   player.take(made);
@@ -70,7 +69,7 @@ function takeStatus(message) {
   const offset = message.now_ns / 1e6 - Date.now();
   // The largest offset had the least delay on its way; it decays slowly, because clocks drift.
   state.clockOffsetMs = state.clockOffsetMs === null ? offset : Math.max(offset, state.clockOffsetMs - 1);
-  countLosses(state.status.ledger);
+  countLosses(state.status.ledger, state.status.rates?.acquired_per_s);
   remember(status.preview?.history ?? []);
   showStatus();
   events.follow();

@@ -3,6 +3,7 @@
 const POLL_MS = 300;
 const TREND_MS = 30_000;
 const query = location.search || "?";
+/** @type {(id: string) => any} */
 const el = (id) => document.getElementById(id);
 const percent = (value) => `${(100 * value).toFixed(value < 0.1 ? 2 : 0)} %`;
 
@@ -10,7 +11,11 @@ const percent = (value) => `${(100 * value).toFixed(value < 0.1 ? 2 : 0)} %`;
 const FIGURES = {
   level: { text: ({ level }) => percent(level), most: () => 1, aim: () => [0.5, 0.9] },
   clipped: { text: ({ clipped }) => percent(clipped), most: () => 0.02, aim: () => [0, 0.0005] },
-  focus: { text: ({ focus, best_focus: best }) => `${focus.toFixed(3)} <small>best ${best.toFixed(3)}</small>`, most: ({ best_focus: best }) => 1.1 * best, aim: ({ best_focus: best }) => [0.95 * best, 1.1 * best] },
+  focus: {
+    text: ({ focus, best_focus: best }) => `${focus.toFixed(3)} <small>best ${best.toFixed(3)}</small>`,
+    most: ({ best_focus: best }) => 1.1 * best,
+    aim: ({ best_focus: best }) => [0.95 * best, 1.1 * best],
+  },
   contrast: { text: ({ contrast }) => contrast.toFixed(2), most: () => 1.5, aim: () => [0.5, 1.5] },
 };
 

@@ -1,6 +1,6 @@
 // Buttons and sliders. Changes for all viewers are requested from the sink node; settings of this viewer stay here.
 
-import { attempt, el, put, state, toast } from "./page.js";
+import { all, attempt, el, put, state, toast } from "./page.js";
 import { ask, get } from "./link.js";
 import { change, confirmed, name as operator } from "./operator.js";
 import { frameIndex, isPaused, setPlaying, step } from "./player.js";
@@ -12,7 +12,7 @@ import { judge } from "./verdict.js";
 const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, black: (v) => v.toFixed(3), gamma: (v) => v.toFixed(2) };
 const VIEWS = ["both", "video", "coded"];
 
-const fields = [...document.querySelectorAll("[data-tone]")];
+const fields = all("[data-tone]");
 const gains = [...el("gains").children];
 
 // --- tone: one request at a time; changes made meanwhile are sent together in the next one
@@ -146,7 +146,7 @@ export async function toggleRecording() {
 
 function setView(view) {
   el("pictures").dataset.view = view;
-  for (const button of document.querySelectorAll("button[data-view]")) {
+  for (const button of all("button[data-view]")) {
     button.setAttribute("aria-pressed", String(button.dataset.view === view));
   }
   arrange();
@@ -173,14 +173,14 @@ export function start() {
       setTone({ [field.dataset.tone]: field.tagName === "SELECT" ? field.value : Number(field.value) });
     });
   }
-  for (const button of document.querySelectorAll("[data-white]")) {
+  for (const button of all("[data-white]")) {
     button.addEventListener("click", () => {
       if (button.dataset.white === "pick") setPicking(!isPicking());
       else { setPicking(false); setTone({ white_balance: button.dataset.white }); }
     });
   }
   for (const field of gains) field.addEventListener("change", setGains);
-  for (const button of document.querySelectorAll("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
+  for (const button of all("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
   const clicks = {
     "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, pause: togglePlaying, full: toggleFull,
     back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },

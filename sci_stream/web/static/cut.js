@@ -5,7 +5,7 @@ import { el, put, state, toast } from "./page.js";
 import { colour, surface } from "./charts.js";
 import { get } from "./link.js";
 import { duration, fixed, known } from "./format.js";
-import { pixelAt, place } from "./view.js";
+import { pixelAt } from "./view.js";
 
 const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
 const LEFT = 46, LINE = 14;  // room for labels: beside the cut and its trace, which share their time; of a line of text
@@ -42,7 +42,8 @@ async function fetchFrames() {
   const { series, seq, n_frames: n } = state.shown;
   const wanted = `${series} ${JSON.stringify([line, region()])}`;
   if (wanted !== source) { frames = []; source = wanted; }
-  const buffer = await (await get("traces", { series, after: frames.at(-1)?.seq ?? Math.max(seq - Math.ceil(FIRST_FRAMES / n), 0) - 1, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
+  const after = frames.at(-1)?.seq ?? Math.max(seq - Math.ceil(FIRST_FRAMES / n), 0) - 1;
+  const buffer = await (await get("traces", { series, after, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
   if (wanted !== source) return false;
   const length = new DataView(buffer).getUint32(0, true);
   const { n_points: points, n_colours, snapshots } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
@@ -85,7 +86,8 @@ function frameMs() {
 function draw() {
   const shown = surface(el("cut-picture")), ms = frameMs();
   const recent = frames.slice(-Math.max(1, Math.floor((shown.width - LEFT) / 2)));
-  put("cut-is", frames.length ? `${frames.length} frames, ${fixed(ms, ms < 10 ? 2 : 0)} ms each; down: along the line, right: time` : line ? "no video has arrived yet" : "Draw a line on the video");
+  const none = line ? "no video has arrived yet" : "Draw a line on the video";
+  put("cut-is", frames.length ? `${frames.length} frames, ${fixed(ms, ms < 10 ? 2 : 0)} ms each; down: along the line, right: time` : none);
   drawCut(shown, recent);
   drawProfile(recent.at(-1));
   drawTrace(recent, ms);
@@ -200,7 +202,9 @@ export function drawLine(context, at) {
     context.stroke();
   }
   const size = state.shown?.width_px ?? 0, length = Math.hypot(line.x1 - line.x0, line.y1 - line.y0);
-  if (size) { context.fillStyle = "#4adeff"; context.font = "11px system-ui, sans-serif"; context.textAlign = x1 > x0 ? "right" : "left"; context.fillText(lengthText(length), x1, y1 - 7); }
+  if (!size) return;
+  Object.assign(context, { fillStyle: "#4adeff", font: "11px system-ui, sans-serif", textAlign: x1 > x0 ? "right" : "left" });
+  context.fillText(lengthText(length), x1, y1 - 7);
 }
 
 function pointers() {

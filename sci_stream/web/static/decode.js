@@ -4,7 +4,13 @@ const MESSAGE_VERSION = 2;
 const PROBE = "avc1.42c028";  // constrained baseline, level 4.0: what the sink node encodes up to 1920×1080
 
 let codec = "jpeg";
-let decoder = null, configured = "", decoded = [], failure = null;
+/** @type {VideoDecoder | null} */
+let decoder = null;
+let configured = "";
+/** @type {Promise<ImageBitmap>[]} */
+let decoded = [];
+let failure = null;
+/** @type {Promise<any>} */
 let work = Promise.resolve();  // one snapshot at a time: they share the decoder
 
 // The codec to request from the sink node.
@@ -44,7 +50,7 @@ const jpeg = (part) => createImageBitmap(new Blob([part], { type: "image/jpeg" }
 
 async function h264({ codec: name, shown_px: [width, height] }, units) {
   try {
-    if (configured !== name || decoder.state !== "configured") configure(name);
+    if (configured !== name || decoder.state !== "configured") configure();
     decoded = [];
     units.forEach((data, i) => decoder.decode(new EncodedVideoChunk({ type: i ? "delta" : "key", timestamp: i, data })));
     await decoder.flush();  // the next snapshot begins with a key frame

@@ -39,7 +39,7 @@ function timesOf({ name, modified_s: endS }) {
   if (!date) return { began: new Date(1000 * endS), durationS: NaN };
   const text = `${date}T${time}Z`.replace(/(....)(..)(..)T(..)(..)(..)/, "$1-$2-$3T$4:$5:$6");
   const began = new Date(text);
-  return { began, durationS: endS - began / 1000 };
+  return { began, durationS: endS - began.getTime() / 1000 };
 }
 
 function sorted(entries) {
@@ -54,7 +54,9 @@ function card(entry, replay) {
   const replaying = replay.running && replay.out === entry.name;
   const path = `recordings/${encodeURIComponent(entry.name)}`;
   const picture = make("div", { className: "thumbnail" });
-  if (video) picture.append(button("Play", "▶", () => { el("files").close(); playRecording(entry.name); }), make("img", { src: `${path}/thumbnail`, alt: "", loading: "lazy", onerror() { this.hidden = true; } }));
+  const play = () => { el("files").close(); playRecording(entry.name); };
+  const image = { src: `${path}/thumbnail`, alt: "", loading: "lazy", onerror() { this.hidden = true; } };
+  if (video) picture.append(button("Play", "▶", play), make("img", image));
   const { began, durationS } = timesOf(entry);
   const condition = replaying ? "being made" : stateWords(entry.state);
   const figures = [duration(1000 * durationS), bytes(entry.bytes), condition].filter((text) => text !== "–");

@@ -105,7 +105,8 @@ async function set(target, parameter, field) {
   waiting.add(field.id);
   field.classList.add("waiting");
   try {
-    if (isLarge(old, value) && !(await confirmed(`Set ${named(parameter.name)} from ${old} to ${value}`, "This is a change by more than a factor of four, for everybody."))) { field.blur(); return; }
+    const what = `Set ${named(parameter.name)} from ${old} to ${value}`;
+    if (isLarge(old, value) && !(await confirmed(what, "This is a change by more than a factor of four, for everybody."))) { field.blur(); return; }
     // JSON has no NaN: an empty field becomes null, which the node refuses with a message.
     await change("set", { node: target, parameters: { [parameter.name]: value } });
     toast(`${named(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);

@@ -15,6 +15,7 @@ import { judge } from "./verdict.js";
 import { toggleZoom } from "./view.js";
 import { toggleWipe } from "./wipe.js";
 
+/** @type {[string[], string, string, () => void][]} */
 const SHORTCUTS = [
   [[" "], "space", "pause or play", controls.togglePlaying],
   [["ArrowLeft"], "←", "frame before", () => { step(-1); judge(); }],

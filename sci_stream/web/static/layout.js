@@ -1,6 +1,6 @@
 // Layout: two pictures side by side or stacked, folding panels, colours.
 
-import { el, state } from "./page.js";
+import { all, el, state } from "./page.js";
 
 const GAP_PX = 10, CAPTION_PX = 26, REST_MS = 3000;
 const DESK = matchMedia("(min-width: 1181px) and (min-height: 640px)");
@@ -47,6 +47,7 @@ export function toggleMore() {
   dispatchEvent(new Event("resize"));
 }
 
+/** @returns {any} */
 const panel = (name) => document.querySelector(`[data-panel="${name}"]`);
 export const isOpen = (name) => !folded.has(name) && panel(name).offsetParent !== null;
 
@@ -69,7 +70,7 @@ export function togglePanels() {
 }
 
 function foldable() {
-  for (const section of document.querySelectorAll("[data-panel]")) {
+  for (const section of all("[data-panel]")) {
     const name = section.dataset.panel;
     section.querySelector(".fold").addEventListener("click", () => fold(name, !folded.has(name)));
     fold(name, folded.has(name));

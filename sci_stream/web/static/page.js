@@ -1,8 +1,26 @@
 // What the modules share: the elements of the page, and the state of the instrument.
 
+/**
+ * An element of the page. Its kind is known where it is used.
+ * @param {string} id
+ * @returns {any}
+ */
 export const el = (id) => document.getElementById(id);
 
-// A new element with its properties and its content.
+/**
+ * All elements that match a selector.
+ * @param {string} selector
+ * @returns {any[]}
+ */
+export const all = (selector) => [...document.querySelectorAll(selector)];
+
+/**
+ * A new element with its properties and its content.
+ * @param {string} name
+ * @param {Record<string, unknown>} properties
+ * @param {...(string | Node)} content
+ * @returns {any}
+ */
 export function make(name, properties = {}, ...content) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...content);
@@ -16,15 +34,30 @@ export function showRows(id, rows, empty = "") {
   el(id).tBodies[0].replaceChildren(...(rows.length ? rows.map(row) : [nothing]));
 }
 
+/**
+ * What a message of the sink node says about a snapshot; see sci_stream/web/message.py.
+ * @typedef {Record<string, any> & { series: string, seq: number, n_frames: number, width_px: number, height_px: number,
+ *   acquired_ns: number, published_ns: number, bayer: string | null,
+ *   counts: any, saturated_fraction: number, iterations: number, method: string }} Header
+ *
+ * A decoded snapshot.
+ * @typedef {{ header: Header, frames: ImageBitmap[], coded: ImageBitmap | null, drawn: ImageBitmap | null }} Made
+ */
+
 export const state = {
+  playing: true,        // whether frames follow each other, or one is held
+  /** @type {Record<string, any>} */
   status: {},           // the latest of the sink node; every key may be absent
   final: false,         // whether it describes a series that has ended
   clockOffsetMs: null,  // the host's clock minus ours
   connected: false, everConnected: false, connectedMs: 0, retries: 0,
   heardMs: null,        // time of the last message of the sink node
+  /** @type {Header | null} */
   header: null,         // of the newest picture
+  /** @type {Header | null} */
   shown: null,          // of the picture on the screen, which is older while paused
   lookingBack: false,   // whether that is a picture from the timeline, refined, or of a recording
+  /** @type {{ name: string, index: number, total: number, intervalMs?: number } | null} */
   recorded: null,       // { name, index, total } of the snapshot of a recording on the screen
   refused: "",          // why the sink node refused this viewer
   arrivalMs: null,      // of the newest picture

@@ -12,19 +12,23 @@ const video = el("video").getContext("2d");
 const coded = el("coded").getContext("2d");
 
 const player = {
+  /** @type {import("./page.js").Made | null} */
   shown: null,    // { header, frames, coded } on the screen
+  /** @type {import("./page.js").Made | null} */
   other: null,    // the same snapshot by another method, to compare
+  /** @type {import("./page.js").Made | null} */
   waiting: null,  // a newer one, until the frames on the screen have been played once
   coded: null,    // { image, seq, series }: the newest coded snapshot; with H.264 not every video has one
   index: 0, nextAtMs: 0, played: false,
+  /** @type {(header: any) => void} */
   onShow: () => {},   // called with the header of the picture on the screen
+  /** @type {(context: CanvasRenderingContext2D) => void} */
   onDraw: () => {},   // called after each frame that was drawn
   onPause: () => {},
   onEnd: () => {},    // called once the frames of a recording's snapshot have been played
 };
 
 export const isPaused = () => !state.playing;
-state.playing = true;
 
 export const shownFrames = () => player.shown?.frames ?? [];
 
@@ -131,7 +135,9 @@ export function clearCoded() {
 
 function captions({ header, frames }) {
   const { n_frames: n, width_px: width, height_px: height, bayer, counts } = header;
-  const given = video.canvas.width >= width && player.exact ? ", full resolution" : frames[0].width < width ? `, reduced to ${frames[0].width}×${frames[0].height}: pause and zoom for full resolution` : "";
+  const { width: shownWidth, height: shownHeight } = frames[0];
+  const reduced = shownWidth < width ? `, reduced to ${shownWidth}×${shownHeight}: pause and zoom for full resolution` : "";
+  const given = video.canvas.width >= width && player.exact ? ", full resolution" : reduced;
   put("gain-to", `→ ${n} frames`);
   put("video-size", `${width}×${height}` + given);
   const of = player.coded && !codedIsOf(header) ? `, of #${count(player.coded.seq)}` : "";

@@ -1,5 +1,6 @@
 // Labels, units and digits of the reported quantities, as the sink node declares them (sci_stream/reports.py).
 
+import { all } from "./page.js";
 import { get } from "./link.js";
 import { fixed, known, percent } from "./format.js";
 
@@ -18,4 +19,4 @@ export function shown(key, value) {
 export const listed = (quantities, values) => quantities.filter(({ key }) => known(values?.[key]))
   .map(({ key, label }) => `${label} ${shown(key, values[key])}`);
 
-for (const node of document.querySelectorAll("[data-quantity]")) node.textContent = title(node.dataset.quantity);
+for (const node of all("[data-quantity]")) node.textContent = title(node.dataset.quantity);

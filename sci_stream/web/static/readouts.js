@@ -73,7 +73,9 @@ function showShift(calibration) {
   const shares = (calibration?.frame_times ?? []).map(([, duration], _, all) => duration * all.length);
   const lengths = shares.length ? { least: Math.min(...shares).toFixed(2), most: Math.max(...shares).toFixed(2) } : null;
   put("corrected", [verdict + sd, lengths && `B × ${lengths.least}–${lengths.most}`].filter(Boolean).join(", "));
-  el("shift-cell").title = ["Estimated shift of the masks since the calibration", single, lengths && `frames ${lengths.least} to ${lengths.most} times as long as in the mean`, ...listed(health, calibration)].filter(Boolean).join("; ");
+  const times = lengths && `frames ${lengths.least} to ${lengths.most} times as long as in the mean`;
+  const facts = ["Estimated shift of the masks since the calibration", single, times, ...listed(health, calibration)];
+  el("shift-cell").title = facts.filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
@@ -125,7 +127,9 @@ const FIGURES = {
 
 function showNodes(nodes) {
   const up = nodes.filter((node) => node.state === "up").length;
-  tag("nodes-up", nodes.length ? `${up} of ${nodes.length} up` : state.status.state === "ended" ? "disconnected" : "none yet", !nodes.length ? "" : up === nodes.length ? "good" : "bad");
+  const none = state.status.state === "ended" ? "disconnected" : "none yet";
+  const kind = up === nodes.length ? "good" : "bad";
+  tag("nodes-up", nodes.length ? `${up} of ${nodes.length} up` : none, nodes.length ? kind : "");
   el("nodes").replaceChildren(...nodes.map((node) => {
     const item = make("li", { className: node.state === "up" ? "" : "lost" });
     const line = (className, ...texts) => item.append(make("div", { className }, ...texts.filter(Boolean).map((text) => make("span", {}, text))));

@@ -10,15 +10,18 @@ const LOSS_SPAN_MS = 10000;
 const HEAVY_LOSS = 0.1;     // fraction of lost snapshots from which on the state is red
 
 const counted = [];  // { atMs, acquired, dropped }, of the last ten seconds
-let delivered = { atMs: 0, acquired: 0 };  // the ledger when the camera delivered last
+let delivered = { atMs: 0, acquired: NaN, periodMs: 0 };  // when the camera delivered last
 
 // Record the ledger of a status, for the losses of the last seconds and the time of the last snapshot.
-export function countLosses(ledger) {
+export function countLosses(ledger, perSecond) {
   if (!ledger) { counted.length = 0; return; }
   const dropped = total(ledger.dropped) + (ledger.camera_missed ?? 0);
   const last = counted[counted.length - 1];
   if (last && (ledger.acquired < last.acquired || dropped < last.dropped)) counted.length = 0;  // another series
-  if (ledger.acquired !== delivered.acquired) delivered = { atMs: performance.now(), acquired: ledger.acquired };
+  if (ledger.acquired !== delivered.acquired) {
+    // A viewer who joins sees one snapshot only: the rate of the camera says when the next is due.
+    delivered = { atMs: performance.now(), acquired: ledger.acquired, periodMs: perSecond > 0 ? 1000 / perSecond : 0 };
+  }
   counted.push({ atMs: performance.now(), acquired: ledger.acquired ?? 0, dropped });
   while (counted[0].atMs < performance.now() - LOSS_SPAN_MS) counted.shift();
 }
@@ -55,7 +58,7 @@ export function judge() {
   const perSecond = state.status.rates?.acquired_per_s;
   const interval = Math.min(state.intervalMs ?? Infinity, perSecond > 0 ? 1000 / perSecond : Infinity);
   const liveMs = Number.isFinite(interval) ? Math.max(LIVE_MS, 2 * interval) : LIVE_MS;
-  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0));
+  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0), 3 * delivered.periodMs);
   const reachable = state.connected && performance.now() - state.heardMs <= SILENT_MS;
   const silent = reachable && sincePublished > limit ? silence(limit) : "";
   const slow = reachable && sincePublished > limit && !silent && state.header !== null && state.status.state === "running";

@@ -201,7 +201,7 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
             [*command, str(index), str(solve_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         for index in range(nodes)
     ]

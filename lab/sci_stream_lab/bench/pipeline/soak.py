@@ -153,7 +153,7 @@ def process_figures(pid: int) -> ProcessFigures | None:
     try:
         fields = dict(
             line.split(":", 1)
-            for line in (folder / "status").read_text().splitlines()
+            for line in (folder / "status").read_text("utf-8").splitlines()
             if ":" in line
         )
         handles = sum(1 for _ in (folder / "fd").iterdir())

@@ -75,7 +75,7 @@ class RunSummary:
     @classmethod
     def read(cls, path: Path) -> RunSummary:
         """Read the summary that a sink wrote."""
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         names = (entry.name for entry in dataclasses.fields(LedgerFigures))
         ledger = LedgerFigures(**{name: content["ledger"][name] for name in names})
         return cls(content["series"], ledger, content["latency_ms"])
@@ -97,7 +97,7 @@ def write_rig(folder: Path, *tables: RigTables) -> Path:
         for name, table in changes.items():
             rig[name] = {**rig.get(name, {}), **table}
     path = folder / "bench.toml"
-    path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))
+    path.write_text("\n".join(table_text(name, table) for name, table in rig.items()), "utf-8")
     return path
 
 

@@ -274,7 +274,7 @@ def _solve(
         raise StorageError(
             f"The snapshot of {size} could not be solved", got=f"status {process.returncode}"
         )
-    solved = json.loads((folder / "report.json").read_text())["solves"][0]
+    solved = json.loads((folder / "report.json").read_text("utf-8"))["solves"][0]
     video = np.load(folder / "video.npy", mmap_mode="r")
     frames = video.reshape(size.n_frames, size.height, size.width, *([3] if size.bayer else []))
     scores = []
@@ -303,7 +303,7 @@ def _watch_memory(process: subprocess.Popen[bytes]) -> float:
     peak_kib = 0
     while process.poll() is None:
         with contextlib.suppress(OSError):
-            status = Path(f"/proc/{process.pid}/status").read_text()
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
             peak = re.search(r"VmHWM:\s+(\d+) kB", status)
             peak_kib = int(peak[1]) if peak else peak_kib
         time.sleep(_WATCH_S)
