@@ -49,7 +49,7 @@ def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -
                 (partial / f"{name}-{index:03}.png").write_bytes(encode_png(image))
 
 
-PACKED_NAME: Final = re.compile(r"image-\d{3,}\.png")
+PACKED_NAME = re.compile(r"image-\d{3,}\.png")
 """Names of the images of the form ``dlp``."""
 
 
