@@ -504,11 +504,11 @@ class Engine:
 
         problem = self._problem(
             measurement, start.error, ending_on_frames(self._priors, iterations)
-        )
+        )._replace(anchor=start.anchor)
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates
-        state = start._replace(v=start.still)  # the whole video is not kept
+        state = start._replace(v=start.still, anchor=None)  # the whole video is not kept
         return self._stages.finish(estimates, partial(coded, measurement, state), stages, between)
 
     def _problem(

@@ -225,8 +225,14 @@ class LeaveOneOutError:
 
 
 def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the weight of a guess against another one by their squared prediction errors."""
-    return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
+    """Return the weight of a guess against another one by their squared prediction errors.
+
+    The planes of a mosaic move together: the errors of all of them decide for each. The covariance
+    C stays that of a plane: one of all colours together predicts saturated colours wrongly
+    (lab/research/colour.md).
+    """
+    ratio = error.mean(0) / other.mean(0).clamp_min(_TINY)
+    return (1 / (1 + ratio.pow(_DECISION))).expand_as(error)
 
 
 def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:
