@@ -17,6 +17,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import LocalDenoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import (
+    Anchor,
     CorrelatedResidual,
     Problem,
     data_step,
@@ -504,11 +505,14 @@ class Engine:
 
         problem = self._problem(
             measurement, start.error, ending_on_frames(self._priors, iterations)
-        )._replace(anchor=start.anchor)
+        )
+        if start.known is not None and problem.noise_ratio is not None:
+            anchor = Anchor.of(start.v, start.known, problem.noise_ratio)
+            problem = problem._replace(anchor=anchor)
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates
-        state = start._replace(v=start.still, anchor=None)  # the whole video is not kept
+        state = start._replace(v=start.still)  # the whole video is not kept
         return self._stages.finish(estimates, partial(coded, measurement, state), stages, between)
 
     def _problem(

@@ -24,6 +24,8 @@ PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 error, (…, B, H, W)."""
 
 
+_TINY = 1e-20
+
 DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 """As `data_step`."""
 
@@ -52,19 +54,25 @@ class Anchor(NamedTuple):
     It knows the snapshots before, which y does not say again. Without the anchor, iterations forget
     them, and follow the noise of y alone.
 
-    ``video``, (…, B, H, W); ``variance``, (), of its error, infinite to forget it.
+    ``video``, (…, B, H, W); ``share``, (…, H, W), 0–1, its weight beside an estimate.
     """
 
     video: torch.Tensor
-    variance: torch.Tensor
+    share: torch.Tensor
 
-    def drawn(self, v: torch.Tensor, noise_ratio: torch.Tensor) -> torch.Tensor:
-        """Return the mean of v and the start, weighted by their errors; a new tensor.
+    @classmethod
+    def of(cls, video: torch.Tensor, variance: torch.Tensor, noise_ratio: torch.Tensor) -> Anchor:
+        """Return a start whose error has this variance, (), infinite to forget it.
 
         ``noise_ratio`` as of `Problem`: where y has little noise, v knows more than the start.
         """
         error = _NOISE_IN_ESTIMATE * noise_ratio
-        return torch.lerp(v, self.video, (error / (error + self.variance)).unsqueeze(-3))
+        # A start without error behind y without noise is equal to v.
+        return cls(video, error / (error + variance).clamp_min(_TINY))
+
+    def drawn(self, v: torch.Tensor) -> torch.Tensor:
+        """Return the mean of v and the start, a new tensor."""
+        return torch.lerp(v, self.video, self.share.unsqueeze(-3))
 
 
 class Problem(NamedTuple):
@@ -184,8 +192,8 @@ def data_step(
     correlated: CorrelatedResidual | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x and y_acc of an iteration of `gap`: new tensors."""
-    if problem.anchor is not None and problem.noise_ratio is not None:
-        v = problem.anchor.drawn(v, problem.noise_ratio)
+    if problem.anchor is not None:
+        v = problem.anchor.drawn(v)
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
     w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
     # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)

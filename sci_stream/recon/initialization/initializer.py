@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.recon.algorithms.gap import Anchor, cold_start
+from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.schedule import MIN_SIGMA, sigma_levels
 from sci_stream.recon.algorithms.unrolled import Coded
@@ -38,8 +38,9 @@ class InitialState(NamedTuple):
     """The start v⁰ of a solve, (P, B, h, w), its first σ, (), and its reason; ȳ, (P, 1, h, w).
 
     ``error`` is the estimated error of v⁰; None if it was not estimated. ``reason``, (): the place
-    in `REASONS`, where a video precedes the snapshot. ``anchor``: what later iterations keep of v⁰,
-    where a video precedes the snapshot and the error is estimated.
+    in `REASONS`, where a video precedes the snapshot. ``known``, (): the
+    variance of the error of a warm v⁰, infinite of a cold one; None where no video precedes the
+    snapshot or errors are not estimated.
     """
 
     v: torch.Tensor
@@ -47,7 +48,7 @@ class InitialState(NamedTuple):
     first: torch.Tensor
     reason: torch.Tensor
     still: torch.Tensor
-    anchor: Anchor | None = None
+    known: torch.Tensor | None = None
 
 
 class Past(NamedTuple):
@@ -138,7 +139,7 @@ class Initializer:
         if settings.linear_start:  # from ȳ the paper's σ: its error cannot be estimated
             first = _first_sigma(settings, error, _SIGMA_PER_ERROR)
         v = cold.video
-        anchor = None
+        known = None
         if past is not None:
             # The video of a solve that diverged is not used, but it is computed with.
             prediction = predict(
@@ -151,7 +152,7 @@ class Initializer:
             warm = reason == REASONS.index("warm")
             v = torch.where(warm, prediction.start.video, v)
             # A cold start is made of y alone, and knows nothing beside it.
-            anchor = Anchor(v, torch.where(warm, warm_error.where_wrong, math.inf))
+            known = torch.where(warm, warm_error.where_wrong, math.inf)
             first = torch.where(
                 warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first
             )
@@ -161,7 +162,7 @@ class Initializer:
         # From ȳ alone, motion and texture cannot be distinguished: its error means nothing.
         if not settings.linear_start:
             return InitialState(v, None, first, reason, image)
-        return InitialState(v, error, first, reason, image, anchor)
+        return InitialState(v, error, first, reason, image, known)
 
 
 def _first_sigma(

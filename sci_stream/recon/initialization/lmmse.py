@@ -231,8 +231,9 @@ def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     C stays that of a plane: one of all colours together predicts saturated colours wrongly
     (lab/research/colour.md).
     """
-    ratio = error.mean(0) / other.mean(0).clamp_min(_TINY)
-    return (1 / (1 + ratio.pow(_DECISION))).expand_as(error)
+    if len(error) > 1:
+        error, other = (one.mean(0).expand_as(one) for one in (error, other))
+    return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
 
 
 def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:

@@ -54,26 +54,29 @@ def _started(speed: float, *, warm: bool, settings: SolverSettings = SETTINGS):
 
 @pytest.mark.parametrize(("variance", "expected"), [(0.0, 0.2), (0.8, 0.6), (math.inf, 1.0)])
 def test_draw_is_weighted_by_the_errors(variance: float, expected: float) -> None:
-    anchor = Anchor(START, torch.tensor(variance))
-    drawn = anchor.drawn(torch.ones(1, 3, 4, 4), torch.full((1, 4, 4), 0.1))
+    anchor = Anchor.of(START, torch.tensor(variance), torch.full((1, 4, 4), 0.1))
+    drawn = anchor.drawn(torch.ones(1, 3, 4, 4))
     torch.testing.assert_close(drawn, torch.full((1, 3, 4, 4), expected))
+
+
+def test_exact_start_behind_an_exact_measurement_is_finite() -> None:
+    v = torch.ones(1, 3, 4, 4)
+    drawn = Anchor.of(START, torch.tensor(0.0), torch.zeros(1, 4, 4)).drawn(v)
+    torch.testing.assert_close(drawn, v)
 
 
 def test_estimate_from_an_exact_measurement_is_not_drawn() -> None:
     v = torch.ones(1, 3, 4, 4)
-    drawn = Anchor(START, torch.tensor(0.5)).drawn(v, torch.zeros(1, 4, 4))
+    drawn = Anchor.of(START, torch.tensor(0.5), torch.zeros(1, 4, 4)).drawn(v)
     torch.testing.assert_close(drawn, v)
 
 
 def test_start_of_unknown_error_changes_nothing() -> None:
     phi = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     y = phi.sum(1) * 0.5
-    noise_ratio = torch.full((1, 4, 4), 0.01)
-    problem = Problem(
-        *(y, phi, inverse_gram(gram_diag(phi)), (lambda x, _sigma: 0.9 * x,)),
-        noise_ratio=noise_ratio,
-    )
-    unknown = problem._replace(anchor=Anchor(START, torch.tensor(math.inf)))
+    problem = Problem(y, phi, inverse_gram(gram_diag(phi)), (lambda x, _sigma: 0.9 * x,))
+    anchor = Anchor.of(START, torch.tensor(math.inf), torch.full((1, 4, 4), 0.01))
+    unknown = problem._replace(anchor=anchor)
     plain, anchored = (
         list(gap(torch.zeros(1, 3, 4, 4), p, [0.3, 0.2])) for p in (problem, unknown)
     )
@@ -83,13 +86,12 @@ def test_start_of_unknown_error_changes_nothing() -> None:
 
 def test_warm_start_is_kept() -> None:
     *_, start, _ = _started(0.7, warm=True)
-    assert start.anchor is not None
-    assert torch.equal(start.anchor.video, start.v)
-    assert 0 < float(start.anchor.variance) < 0.1
+    assert start.known is not None
+    assert 0 < float(start.known) < 0.1
 
 
 def test_cold_start_is_not_kept() -> None:
-    assert _started(0.7, warm=False)[2].anchor is None
+    assert _started(0.7, warm=False)[2].known is None
 
 
 def test_start_after_a_cut_is_not_kept() -> None:
@@ -97,14 +99,14 @@ def test_start_after_a_cut_is_not_kept() -> None:
     past = Past(1 - start.v, torch.ones((), dtype=torch.bool))
     with torch.inference_mode():
         after_cut = engine.initialize(measurement, past)
-    assert after_cut.anchor is not None
-    assert math.isinf(float(after_cut.anchor.variance))
+    assert after_cut.known is not None
+    assert math.isinf(float(after_cut.known))
 
 
 def test_start_without_a_linear_estimate_is_not_kept() -> None:
     settings = dataclasses.replace(SETTINGS, linear_start=False)
     *_, start, _ = _started(0.7, warm=True, settings=settings)
-    assert start.anchor is None
+    assert start.known is None
 
 
 @pytest.mark.parametrize("speed", [0.2, 0.7, 1.5])
@@ -112,7 +114,7 @@ def test_iterations_of_a_warm_solve_keep_its_start(speed: float) -> None:
     engine, measurement, start, truth = _started(speed, warm=True)
 
     def error(*, anchored: bool) -> float:
-        begun = start if anchored else start._replace(anchor=None)
+        begun = start if anchored else start._replace(known=None)
         with torch.inference_mode():
             (last,) = deque(engine.solve(measurement, begun, 24), maxlen=1)
         return float((last[0] - truth).square().mean())
