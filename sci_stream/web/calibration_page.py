@@ -61,6 +61,8 @@ class CalibrationPage:
     def __init__(self, section: PreviewSection) -> None:
         self._frame: Array | None = None
         self._status: Mapping[str, object] = {"step": "opening the camera", "figures": {}}
+        self.words = "opening the camera"
+        """Step and figures of the newest frame, for a terminal."""
         self._shown_s = 0.0
         self._best_focus = 0.0
         listener = listen(
@@ -98,6 +100,7 @@ class CalibrationPage:
             "mask contrast": f"{figures['contrast']:.2f}",
         }
         self._frame, self._status = counts, {"step": step, "figures": texts, **figures}
+        self.words = " · ".join([step, *(f"{name}: {text}" for name, text in texts.items())])
 
     def close(self) -> None:
         """Stop serving."""
