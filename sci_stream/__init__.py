@@ -4,8 +4,9 @@ What other programs need is here::
 
     import sci_stream
 
-    result = sci_stream.reconstruct(y, masks)  # NumPy or torch: y (H, W) or (N, H, W), masks (B, H,
-    W) print(result.video.shape, result.report)
+    # NumPy or torch: y (H, W) or (N, H, W), masks (B, H, W)
+    result = sci_stream.reconstruct(y, masks)
+    print(result.video.shape, result.report)
 
     for reconstruction in sci_stream.subscribe("tcp://127.0.0.1:5703"):
         print(reconstruction.id.seq, reconstruction.video.shape)
@@ -23,15 +24,15 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sci_stream.files.measurement_file import load_measurement
-    from sci_stream.recording.series import open_recording as open
-    from sci_stream.tools.array_interface import (
+    from sci_stream.arrays.api import (
         DataWarning,
         MaskMismatchWarning,
         Reconstructed,
         reconstruct,
         reconstruct_stream,
     )
+    from sci_stream.files.measurement_file import load_measurement
+    from sci_stream.recording.series import open_recording as open
     from sci_stream.tools.replay.replay import replay_recording as replay
     from sci_stream.transport.pubsub import subscribe
     from sci_stream.web.control_client import control
@@ -63,14 +64,14 @@ os.environ.setdefault(
 # Where each name is. Imported on demand: most of this package is used by processes that must not
 # load torch for it.
 _PLACES = {
-    "DataWarning": ("sci_stream.tools.array_interface", "DataWarning"),
-    "MaskMismatchWarning": ("sci_stream.tools.array_interface", "MaskMismatchWarning"),
-    "Reconstructed": ("sci_stream.tools.array_interface", "Reconstructed"),
+    "DataWarning": ("sci_stream.arrays.api", "DataWarning"),
+    "MaskMismatchWarning": ("sci_stream.arrays.api", "MaskMismatchWarning"),
+    "Reconstructed": ("sci_stream.arrays.api", "Reconstructed"),
     "control": ("sci_stream.web.control_client", "control"),
     "load_measurement": ("sci_stream.files.measurement_file", "load_measurement"),
     "open": ("sci_stream.recording.series", "open_recording"),
-    "reconstruct": ("sci_stream.tools.array_interface", "reconstruct"),
-    "reconstruct_stream": ("sci_stream.tools.array_interface", "reconstruct_stream"),
+    "reconstruct": ("sci_stream.arrays.api", "reconstruct"),
+    "reconstruct_stream": ("sci_stream.arrays.api", "reconstruct_stream"),
     "replay": ("sci_stream.tools.replay.replay", "replay_recording"),
     "subscribe": ("sci_stream.transport.pubsub", "subscribe"),
 }

@@ -2,24 +2,24 @@
 
 ::
 
-    SciStreamError
-    ├── InputError            invalid user input: correct it and start again             (exit
-    status 2) │   ├── ConfigError           the rig file, an option, an environment override
+    SciStreamError                exit status
+    ├── InputError            2   invalid user input: correct it and start again
+    │   ├── ConfigError           the rig file, an option, an environment override
     │   ├── CalibrationError      a mask stack that is unusable or does not fit
     │   ├── FileFormatError       a file whose content does not fit its name or use
-    │   ├── DataError             snapshots or masks with a defect                           (exit
-    status 7) │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
-    ├── EnvironmentFault      a fault of the environment: camera, disk, device, network  (exit
-    status 3) │   ├── CameraError           the camera cannot be opened, configured or read
+    │   ├── DataError         7   snapshots or masks with a defect
+    │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
+    ├── EnvironmentFault      3   a fault of the environment: camera, disk, device, network
+    │   ├── CameraError           the camera cannot be opened, configured or read
     │   │   └── CameraLost            the connection was lost; reopening may work
     │   ├── DeviceError           the compute device is missing or out of memory
     │   │   ├── DeviceMemoryError     out of memory; less work at a time may fit
-    │   │   └── CaptureError          a CUDA graph could not be captured; the process has to end
+    │   │   ├── CaptureError          a CUDA graph could not be captured; the process has to end
+    │   │   └── DeviceLostError   6   the device fails everything; another process may work
     │   ├── StorageError          the disk is full, gone or not writable
     │   └── TransportError        an address is in use, unreachable or not allowed
-    ├── WireError             a message that cannot be trusted; counted by ``reason``, never fatal
-    to a node └── LedgerError           the ledger of a run does not balance
-    (exit status 4)
+    ├── WireError                 a message that cannot be trusted; counted by ``reason``
+    └── LedgerError           4   the ledger of a run does not balance
 
 Programming errors are none of these: they remain ``ValueError`` or ``TypeError``, with a traceback.
 """

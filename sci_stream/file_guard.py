@@ -9,6 +9,7 @@ raise any exception on damaged content.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -18,6 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
+
+with contextlib.suppress(ImportError):  # Windows has other locks, and no nodes
+    import fcntl
+
+NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
+"""Error numbers of disks without file locks, as some NFS, SMB, Lustre and FUSE mounts are."""
 
 # A file must not claim more of the memory than leaves the rest of the rig running.
 _MEMORY_FRACTION = 0.5
@@ -77,6 +84,20 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, MemoryError) or not lines:
         return type(error).__name__
     return lines[0]
+
+
+def lock(number: int, *, shared: bool = False) -> bool:
+    """Lock an open file for its process; return False if its disk has no locks.
+
+    Raises BlockingIOError if another process has locked it.
+    """
+    try:
+        fcntl.flock(number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
 
 
 def require_regular(path: Path, what: str, *, error: type[InputError] = FileFormatError) -> int:

@@ -35,6 +35,8 @@ ACTIONS_KEY: Final = "actions"
 MAX_CHANGES: Final = 16
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+DEMO: Final = "the demo"
+"""Who paces the camera of a demo. Its changes are recorded without a warning or a notice."""
 # Longest text value of a status entry on the wire.
 _MAX_TEXT = 1024
 # Sums and squares of accepted numbers must be finite.

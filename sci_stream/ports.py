@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sci_stream.model import (
         Array,
+        BayerPhase,
         CameraCapabilities,
         CameraFrame,
         FoundProducer,
@@ -311,6 +312,22 @@ class LocalDenoiser(Denoiser, Protocol):
         relative
             The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a
             batch holds equally many images of each plane. None if it is the same everywhere.
+        """
+        ...
+
+
+@runtime_checkable
+class MosaicDenoiser(Denoiser, Protocol):
+    """A denoiser that has another one for the frames of a colour camera. Optional.
+
+    Without it the four planes of a mosaic are denoised apart, as four grey videos.
+    """
+
+    def for_mosaic(self, bayer: BayerPhase) -> Denoiser | None:
+        """Return the denoiser of mosaics of this phase; None if their planes are denoised apart.
+
+        It is called as this one, with the planes of each frame together: (4, N, h, w) in place of
+        (N, H, W), in the order of `sci_stream.optics.bayer`. ``relative`` is (4, h, w) then.
         """
         ...
 

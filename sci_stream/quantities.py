@@ -111,13 +111,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class PageText:
-    """Label on the live page in English and German, unit and digits.
+    """Label on the live page, unit and digits.
 
     The unit ``%`` is for a fraction.
     """
 
-    en: str
-    de: str
+    label: str
     unit: str = ""
     digits: int = 4
 
@@ -216,7 +215,7 @@ def gauges(report: object) -> dict[str, float | dict[str, float]]:
 
 
 def page_texts(report: type) -> list[dict[str, str | int]]:
-    """Return key, labels, unit and digits of the quantities with a text on the live page."""
+    """Return key, label, unit and digits of the quantities with a text on the live page."""
     return [
         {"key": quantity.key, **dataclasses.asdict(quantity.page)}
         for quantity in quantities_of(report)

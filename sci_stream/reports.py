@@ -95,7 +95,6 @@ class CalibrationHealth:
         ),
         PageText(
             "log odds of errors of single masks",
-            "logarithmierte Quote für Fehler einzelner Masken",
             digits=0,
         ),
     ] = None
@@ -106,7 +105,7 @@ class CalibrationHealth:
             "fraction of the measurement explained by the masks, 0-1; NaN if not measured",
         ),
         Inspected(SPREAD, "masks", "match {min:.2f} lowest"),
-        PageText("match", "Übereinstimmung", digits=2),
+        PageText("match", digits=2),
     ]
     contrast: Annotated[
         Measured,
@@ -114,7 +113,7 @@ class CalibrationHealth:
             "mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"
         ),
         Inspected(SPREAD, "masks", "contrast {median:.2f} median"),
-        PageText("contrast", "Kontrast", digits=2),
+        PageText("contrast", digits=2),
     ]
     below_black_fraction: Annotated[
         Fraction,
@@ -122,7 +121,7 @@ class CalibrationHealth:
             "below_black_fraction", "pixels darker than the dark frame; NaN if not measured"
         ),
         Inspected(SPREAD, "masks", "up to {max:.2%} of the pixels below black", usually_zero=True),
-        PageText("below black", "unter Schwarz", "%"),
+        PageText("below black", "%"),
     ] = 0.0
     brightness: Annotated[
         Measured,
@@ -131,7 +130,7 @@ class CalibrationHealth:
             "mean of the video estimated from the measurement, 0-1; NaN if not measured",
         ),
         Inspected(SPREAD, "masks", "brightness {min:.3f}–{max:.3f}"),
-        PageText("brightness", "Helligkeit", digits=3),
+        PageText("brightness", digits=3),
     ] = None
     gain: Annotated[
         Measured,
@@ -139,7 +138,7 @@ class CalibrationHealth:
             "camera_gain", "exposure and amplification relative to calibration; NaN if unknown"
         ),
         Inspected(SPREAD, "masks", "gain {min:.3f}–{max:.3f} of the calibration's"),
-        PageText("camera gain", "Kameraverstärkung", digits=3),
+        PageText("camera gain", digits=3),
         Reported(key="camera_gain"),
     ] = None
     order: Annotated[
@@ -161,7 +160,7 @@ class CalibrationHealth:
         Metric(
             "calibration_stuck_pixels", "Pixels brighter or darker than the masks allow, left out."
         ),
-        PageText("stuck pixels", "defekte Pixel", digits=0),
+        PageText("stuck pixels", digits=0),
     ] = 0
     defects: Annotated[str, prose(1024), Reported()] = ""
 
@@ -193,7 +192,7 @@ class SolveReport:
         Column("iterations", "i4", "number of iterations", required=True),
         Inspected(SPREAD, "iterations", "{min:.0f}–{max:.0f}, mean {mean:.1f}"),
         InRun(("mean", "min", "max"), 2),
-        PageText("iterations", "Iterationen", digits=0),
+        PageText("iterations", digits=0),
     ]
     budget_limited: Annotated[
         bool,
@@ -225,14 +224,14 @@ class SolveReport:
         Count,
         Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
         Inspected(SPREAD, "solve", "{median:.1f} ms median, {max:.1f} ms longest", name="solve_ms"),
-        PageText("solve", "Rechnung", "ms", 1),
+        PageText("solve", "ms", 1),
         Reported(key="solve_ms", divisor=1e6),
     ]
     residual: Annotated[
         NonNegative,
         float_column("residual", "relative residual of the estimate", required=True),
         Inspected(SPREAD),
-        PageText("residual", "Residuum"),
+        PageText("unexplained", "%"),
     ]
     saturated_fraction: Annotated[
         Fraction,
@@ -240,14 +239,14 @@ class SolveReport:
             "saturated_fraction", "fraction of pixels excluded from the data term", required=True
         ),
         Inspected(SPREAD),
-        PageText("saturated", "gesättigt", "%"),
+        PageText("saturated", "%"),
     ] = 0.0
     noise: Annotated[
         Measured,
         float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
         Inspected(SPREAD, "noise", "{median:.2%} of the measurement"),
         Metric("measurement_noise", _NOISE_HELP, "part", "all"),
-        PageText("noise", "Rauschen"),
+        PageText("noise", "%"),
     ] = None
     mismatch: Annotated[
         Measured,
@@ -256,7 +255,7 @@ class SolveReport:
         ),
         Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
         Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
-        PageText("mask errors", "Maskenfehler"),
+        PageText("mask errors", "%"),
     ] = None
     psnr_db: Annotated[
         Measured,
@@ -265,7 +264,7 @@ class SolveReport:
         ),
         Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
         InRun(("mean", "min"), 3),
-        PageText("PSNR", "PSNR", "dB", 1),
+        PageText("PSNR", "dB", 1),
     ] = None
     start_mask: Annotated[
         Measured,
@@ -274,7 +273,7 @@ class SolveReport:
             "calibrated mask with which the exposure began, by the picture; NaN if unknown",
         ),
         Inspected(SPREAD, "modulator", "began with mask {min:.0f}–{max:.0f}", usually_zero=True),
-        PageText("began with mask", "begann mit Maske", digits=0),
+        PageText("began with mask", digits=0),
     ] = None
     solver: Annotated[
         str,

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sci_stream.config import Rig, example_toml, load_rig, parse_rig, validate_options
 from sci_stream.config.fields import has_mark
 from sci_stream.config.removed_keys import REMOVED
-from sci_stream.config.toml_text import table_text
+from sci_stream.config.toml_text import edited_text, table_text
 from sci_stream.errors import ConfigError
 from sci_stream.model import Policy
 
@@ -507,3 +507,11 @@ def test_invalid_public_key_is_refused() -> None:
 def test_endless_number_is_an_error_in_the_rig_file() -> None:
     with pytest.raises(ConfigError, match="not valid TOML"):
         parse_rig("[network]\nheartbeat_s = " + "9" * 10_000)
+
+
+def test_edited_rig_keeps_its_comments_and_other_tables() -> None:
+    text = "[a]\nn = 1  # number\n# rate = 2\n\n[b]\nn = 5\n"
+    edited = edited_text(text, "a", {"n": 3, "rate": 0.5, "new": "x"})
+    assert tomllib.loads(edited) == {"a": {"n": 3, "rate": 0.5, "new": "x"}, "b": {"n": 5}}
+    assert "# number" in edited
+    assert tomllib.loads(edited_text(text, "c.d", {"n": 1}))["c"] == {"d": {"n": 1}}

@@ -1,15 +1,15 @@
-"""deepinv: its denoisers as priors (extra ``deepinv``).
+r"""deepinv: its denoisers as priors (extra ``deepinv``).
 
 Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the command line and in
 Python::
 
-    sci-stream solve kobe_cacti.mat --denoiser sci_stream_bridges.deepinv:DRUNet --weights
-    drunet_gray.pth
+    sci-stream solve kobe_cacti.mat --weights drunet_gray.pth \
+        --denoiser sci_stream_bridges.deepinv:DRUNet
 
 In Python, a denoiser that is set up already is wrapped::
 
-    sci_stream.reconstruct(y, masks,
-    denoiser=DeepinvDenoiser(deepinv.models.TVDenoiser(n_it_max=100)))
+    denoiser = DeepinvDenoiser(deepinv.models.TVDenoiser(n_it_max=100))
+    sci_stream.reconstruct(y, masks, denoiser=denoiser)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ than 1 gives the number of frames lost in the original run.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from sci_stream.recording.columns import recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_drivers.fields import BayerOption, DriverOptions, pixel_format_name
 from sci_stream_drivers.pacing import Pacer
+
+log = logging.getLogger(__name__)
 
 # Published simulations agree to rounding; masks in another order leave far more.
 _MAX_RESIDUAL = 0.05
@@ -192,6 +195,8 @@ class PublishedSource:
 
     def __init__(self, path: Path, options: ReplayOptions) -> None:
         published, bayer = load_measurement(path), options.bayer
+        for note in published.assumed:
+            log.info("%s: %s", path, note)
         self.calibration = _calibrate(published, path, bayer, options.full_scale_dn)
         self._counts = _as_counts(np.asarray(published.y))
         self._truth = _as_truth(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -47,13 +48,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.match == 0:
         faults["mask_match"] = (
-            "the masks explain nothing of the snapshots, which are shown in place of a video: "
+            "the masks explain nothing of the snapshots, so that there is no video: "
             f"{_reason_for_mismatch(health)}"
         )
     if health.order == SHUFFLED:
         faults["mask_order"] = (
-            "moving objects fit the masks better in another order, so that snapshots are shown in "
-            "place of a video: "
+            "moving objects fit the masks better in another order, so that there is no video: "
             "show the patterns in the calibrated order, or calibrate again"
         )
     elif health.order not in ("forward", "unknown"):
@@ -62,9 +62,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"{health.first_mask}, not in the "
             "calibrated one: the frames of each snapshot are in the wrong order"
         )
-    if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
+    # A gamma or a black level changes the contrast, too: one cause has one name.
+    explained = OF_RIGHT_MASKS & faults.keys()
+    contrast = 1.0 if health.contrast is None or explained else health.contrast
+    if not _CONTRAST[0] <= contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
-            f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, "
+            f"the masks modulate {contrast:.2f} times as much as calibrated: stray light, "
             "or another black level"
         )
     if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:
@@ -79,6 +82,20 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             "another black level"
         )
     return faults
+
+
+def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
+    """Return the faults of a calibration as defects; fatal ones make a video up."""
+    fatal = set()
+    if health.match == 0:
+        fatal.add("mask_match")
+    if health.order == SHUFFLED:
+        fatal.add("mask_order")
+    corrected = {"mask_shift"} if health.corrected else set()
+    return [
+        Defect(name, text, fatal=name in fatal, corrected=name in corrected)
+        for name, text in findings(health, warn_shift_px).items()
+    ]
 
 
 def is_withheld(health: CalibrationHealth) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -82,8 +82,8 @@ _JPEG = 0.15
 class Defect:
     """A defect of the data: name, figure and remedy in one sentence.
 
-    ``fatal`` if a video would be made up; ``corrected`` if the solve allows for it. ``shift_px``,
-    (x, y), moves the masks to where y has them.
+    ``fatal`` if a video would be made up; ``corrected`` if the solve allows for it. ``repair``
+    brings masks, (B, H, W), to where y has them; ``shift_px``, (x, y), if it moves them.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Defect:
     fatal: bool = False
     corrected: bool = False
     shift_px: tuple[int, int] | None = None
+    repair: Callable[[Array], Array] | None = field(default=None, repr=False, compare=False)
 
     @property
     def text_for_rig(self) -> str:
@@ -103,7 +104,7 @@ class Defect:
 
 
 # What to pass in place of the masks, and how the light of all masks changes by it.
-_ORIENTATIONS: dict[str, tuple[str, Callable[[F64], F64]]] = {
+_ORIENTATIONS: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "transposed": ("masks.transpose(0, 2, 1)", lambda m: m.T),
     "upside down": ("masks[:, ::-1]", lambda m: m[::-1]),
     "mirrored": ("masks[:, :, ::-1]", lambda m: m[:, ::-1]),
@@ -118,35 +119,57 @@ _ORIENTATIONS: dict[str, tuple[str, Callable[[F64], F64]]] = {
 
 
 def inspect(
-    counts: Array, calibration: Calibration, correction: MaskCorrection = NO_CORRECTION
-) -> tuple[list[Defect], Flags]:
-    """Return the defects of a snapshot, (H, W) DN, and its stuck pixels, besides the bad ones of
-    its calibration.
+    counts: Array,
+    calibration: Calibration,
+    correction: MaskCorrection = NO_CORRECTION,
+    stuck: Flags | None = None,
+) -> list[Defect]:
+    """Return the defects of a snapshot, (H, W) DN.
+
+    ``stuck``, (H, W): its stuck pixels, from `stuck_in`; None to find them here.
     """
-    if not correction.is_none:
-        import torch  # noqa: PLC0415 - a light host has no torch, and no correction
-
-        from sci_stream.optics.mask_shift import corrected_masks  # noqa: PLC0415 - it imports torch
-
-        phi = (
-            corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
-        )
-        dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
-        calibration = replace(calibration, phi=phi, dark=dark)
-    phi, bayer = calibration.phi, calibration.bayer
-    y = calibration.measurement(counts).astype(np.float64)
-    if calibration.bad_pixels is not None:
-        y[calibration.bad_pixels] = np.nan
-    stuck = stuck_pixels(y, phi, bayer) & np.isfinite(y)
+    calibration = _corrected(calibration, correction)
+    y = _valid_measurement(counts, calibration)
+    if stuck is None:
+        stuck = stuck_pixels(y, calibration.phi, calibration.bayer) & np.isfinite(y)
     y[stuck] = np.nan
-    found = examine(y, phi, bayer)
+    defects = examine(y, calibration.phi, calibration.bayer)
     if stuck.any():
         text = (
             f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the "
             "masks allow: left out"
         )
-        found.insert(0, Defect("stuck_pixels", text, corrected=True))
-    return found, stuck
+        defects.insert(0, Defect("stuck_pixels", text, corrected=True))
+    return defects
+
+
+def stuck_in(
+    counts: Array, calibration: Calibration, correction: MaskCorrection = NO_CORRECTION
+) -> Flags:
+    """Return the stuck pixels of a snapshot, (H, W), besides the bad ones of its calibration."""
+    calibration = _corrected(calibration, correction)
+    y = _valid_measurement(counts, calibration)
+    return stuck_pixels(y, calibration.phi, calibration.bayer) & np.isfinite(y)
+
+
+def _corrected(calibration: Calibration, correction: MaskCorrection) -> Calibration:
+    if correction.is_none:
+        return calibration
+    import torch  # noqa: PLC0415 - a light host has no torch, and no correction
+
+    from sci_stream.optics.mask_shift import corrected_masks  # noqa: PLC0415 - it imports torch
+
+    phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy()
+    dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
+    return replace(calibration, phi=phi.clip(0, 1), dark=dark)
+
+
+def _valid_measurement(counts: Array, calibration: Calibration) -> F64:
+    """Return y, (H, W), NaN at the bad pixels of the calibration."""
+    y = calibration.measurement(counts).astype(np.float64)
+    if calibration.bad_pixels is not None:
+        y[calibration.bad_pixels] = np.nan
+    return y
 
 
 def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defect]:
@@ -177,7 +200,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
                 f"masks {first} and {second} are equal: y cannot tell their frames apart: pass "
                 "one of them"
             )
-            return [Defect("mask_match", text, fatal=bool((phi == phi[:1]).all()))]
+            return [Defect("equal_masks", text, fatal=bool((phi == phi[:1]).all()))]
     # A few pixels, however negative, count no more than bright ones.
     bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y[valid]), 0.98))
     if -bounded[y < 0].sum() > _NEGATIVE * bounded[y > 0].sum():
@@ -210,7 +233,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         found += _orientation(r, light, usable, fit, bayer)
     elif fit < 0:
         text = f"y is dark where the masks are open (correlation {fit:.2f}): pass 1 - masks"
-        found.append(Defect("mask_sign", text, fatal=True))
+        found.append(Defect("mask_sign", text, fatal=True, repair=_inverted))
     elif last - first < len(phi):
         remedy = f"pass masks[{first or ''}:{last if last < len(phi) else ''}]"
         text = (
@@ -425,11 +448,20 @@ def _correlation(a: F64, b: F64, where: Flags) -> float:
     return float((a * b).sum()) / scale if scale > 0 else 0.0
 
 
+def _inverted(masks: Array) -> Array:
+    return 1 - masks
+
+
+def _unchanged(mask: Array) -> Array:
+    return mask
+
+
 def _orientation(
     r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhase | None
 ) -> list[Defect]:
     """Return in which other orientation the masks fit, or that they fit in none."""
     best, name, remedy, sign = abs(fit), "", "", 1.0
+    repair: Callable[[Array], Array] = _unchanged
     for orientation, (text, turn) in _ORIENTATIONS.items():
         turned = np.ascontiguousarray(turn(light))
         if turned.shape != light.shape:
@@ -438,6 +470,7 @@ def _orientation(
         other = _correlation(r, t, usable & lit)
         if abs(other) > max(best, MATCH):
             best, name, remedy, sign = abs(other), orientation, text, np.sign(other)
+            repair = turn
     if not name:
         text = (
             f"the masks explain nothing of y (correlation {fit:.2f}): pass those that y was "
@@ -446,8 +479,13 @@ def _orientation(
         return [Defect("mask_match", text, fatal=abs(fit) < _WRONG)]
     if sign < 0:
         name, remedy = f"{name} and inverted", f"1 - {remedy}"
+
+    def repaired(masks: Array) -> Array:
+        turned = np.stack([repair(mask) for mask in masks])
+        return _inverted(turned) if sign < 0 else turned
+
     text = f"the masks fit y {name} (correlation {best:.2f}, as they are {fit:.2f}): pass {remedy}"
-    return [Defect("mask_orientation", text, fatal=True)]
+    return [Defect("mask_orientation", text, fatal=True, repair=repaired)]
 
 
 def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
@@ -464,7 +502,11 @@ def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
         "(x, y): "
     )
     text += f"pass np.roll(masks, ({dy}, {dx}), (1, 2))"
-    return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
+
+    def moved(masks: Array) -> Array:
+        return np.roll(masks, (dy, dx), (1, 2))
+
+    return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy), repair=moved)
 
 
 def _response(

@@ -123,6 +123,8 @@ class MaskFit:
     contrast
         Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or
         haze.
+    contrast_sd
+        Standard deviation of the contrast, from the scatter of the fit.
     gain
         By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the
         ratio of variances.
@@ -132,6 +134,7 @@ class MaskFit:
     shift_sd_px: float
     match: float
     contrast: float
+    contrast_sd: float = 0.0
     gain: float = 0.0
 
 
@@ -162,7 +165,9 @@ class _SceneFit:
         normal = design.mT @ design
         level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         eye = torch.eye(normal.shape[-1], device=normal.device)
-        factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
+        ridge = (_RIDGE * level + _TINY).unsqueeze(-1) * eye
+        # `cholesky` alone waits for the device to check what the ridge makes sure of.
+        factor = torch.linalg.cholesky_ex(normal + ridge).L
         scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
         residual = pixels.y - (design @ scene).squeeze(-1)
         floor = _FINEST * float(pixels.y.square().mean()) + _TINY
@@ -330,14 +335,40 @@ class MaskFitter:
             [*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device
         )
         levers = torch.stack([lever, lever.roll(len(_TAPS))])
+        levers = torch.nn.functional.pad(levers, (0, 1))  # nothing of the stray light
         variance = torch.einsum("li,ij,lj->l", levers, covariance, levers)
         return MaskFit(
             displacement=displacement,
             shift_sd_px=float(variance.clamp_min(0).max().sqrt()),
             match=match,
             contrast=1.0 / max(1.0 + stray, 0.1),
+            contrast_sd=math.sqrt(max(0.0, float(covariance[-1, -1]))) / max(1.0 + stray, 0.1) ** 2,
             gain=rest.misfit - scene_fit.misfit,
         )
+
+    def gain_elsewhere(self, y: F32, valid: Flags, start: Displacement) -> float:
+        """Return the gain of a displacement in the half of the picture that it is not fitted to.
+
+        Each fit begins at ``start``. The result is the mean of `MaskFit.gain` over left and right,
+        upper and lower half: displaced masks are displaced everywhere, and a scene that looks so in
+        one half does not in the other. It is 0 where the blocks are too few to be halved.
+        """
+        if self._planes * len(self._rows) < _LEAST_BLOCKS:
+            return 0.0
+        gains = []
+        for halves in self.halves():
+            for one, other in (halves, halves[::-1]):
+                fitted = one.fit(y, valid, start).displacement
+                gains.append(other._gain_of(fitted, y, valid))
+        return float(np.mean(gains))
+
+    def _gain_of(self, at: Displacement, y: F32, valid: Flags) -> float:
+        pixels = self._take(y, valid)
+        at_rest, displaced = (
+            self._fit_scene(self._displaced(self._phi, place), pixels).misfit
+            for place in (NO_DISPLACEMENT, at)
+        )
+        return at_rest - displaced
 
     def match(self, y: F32, valid: Flags, at: Displacement) -> float:
         """Return the match of masks at a displacement, see `MaskFit`."""
@@ -493,8 +524,8 @@ class MaskFitter:
     def _step(
         self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Return the change of the weights (x, then y), its covariance, and the fraction of stray
-        light.
+        """Return the change of the weights (x, then y), the covariance of these and of stray light,
+        and the fraction of stray light.
         """
         # A better fit of the scene may explain it: then it is not evidence of a displacement.
         change = scene_fit.without_scene(
@@ -509,7 +540,7 @@ class MaskFitter:
         )  # a prior of width 1, which decides without light
         covariance = torch.linalg.inv(normal)
         solution = covariance @ scores.sum(0)
-        return solution[:-1], excess * covariance[:-1, :-1], float(solution[-1])
+        return solution[:-1], excess * covariance, float(solution[-1])
 
     def _video(self, scene_fit: _SceneFit, valid: torch.Tensor) -> torch.Tensor:
         """Return the scene of every block, (N, B, p)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,10 +29,15 @@ from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrecti
 from sci_stream.parameters import Value
 from sci_stream.reports import CalibrationHealth
 
-# Least gain of a displacement, see `MaskFit`, to correct it: right masks have up to 0.005, masks
-# that are off by
-# 0.25 px 0.08 to 6 (eleven scenes, `bench reality`). Half as much suffices to go on: hysteresis.
-_LEAST_GAIN, _STOP_CORRECTING = 0.02, 0.5
+# Least gain of a displacement, see `MaskFit`, in pixels that it is not fitted to, to correct it.
+# Right masks have at most 0.004, masks that are off by 0.1 px at least 0.13 (seven scenes behind
+# four kinds of masks, 64 to 256 px).
+_LEAST_GAIN = 0.02
+# Share of the least gain that suffices to go on correcting: hysteresis.
+_STOP_CORRECTING = 0.5
+# Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
+# blocks of a scene, and 1.06 ± 0.03 in 25.
+_MAX_SD_CONTRAST = 0.05
 # The engine prepares new masks for every change of the correction: smaller changes are not worth
 # it.
 _RENEW_PX = 0.003
@@ -72,6 +78,8 @@ _ORDER_BLOCKS = 128
 # The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
 # the first do not count.
 _FIRST_PAIRS = 9
+# Least pause between assessments of a monitor that is paced, and pauses in units of their time.
+_PAUSE_S, _PAUSES = 1.0, 20
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
 # exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
@@ -91,6 +99,9 @@ class CalibrationMonitor:
     shuffled
         Look for masks that are given in another order than they were shown in, see
         `ShuffleDetector`.
+    paced
+        After the first ten assessments, make one a second at most, in a twentieth of the time: a
+        live run must not wait for them. Results then depend on the clock.
     """
 
     def __init__(
@@ -101,10 +112,16 @@ class CalibrationMonitor:
         every: int,
         correct: bool = False,
         shuffled: bool = False,
+        paced: bool = False,
     ) -> None:
         self._calibration = calibration
+        self._paced = paced
+        self._rests_until_s = -math.inf
+        # A read on this stream does not wait for the solve that is under way on another.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._every = every
-        self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
+        with torch.cuda.stream(self._stream):
+            self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
         self.shuffle = (
             ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
@@ -117,6 +134,7 @@ class CalibrationMonitor:
         self._order_gains: deque[float] = deque(maxlen=LEARNING_SNAPSHOTS)
         self._videos = 0
         self._until_assessment = 0
+        self._assessments = 0
         self._calm = 0
         self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
@@ -154,32 +172,60 @@ class CalibrationMonitor:
             self._until_assessment = 0
         return replace(health, order=order, first_mask=first_mask)
 
-    def measure(self, snapshot: Snapshot) -> CalibrationHealth | None:
+    @property
+    def measures(self) -> bool:
+        """Whether the masks can be measured: not on a small sensor."""
+        return self._fitter is not None
+
+    def is_due(self, snapshot: Snapshot) -> bool:
+        """Return whether `measure` will assess this snapshot."""
+        resting = time.monotonic() < self._rests_until_s
+        return snapshot.id not in self._measured and not resting and not self._until_assessment
+
+    def measure(
+        self, snapshot: Snapshot, left_out: Flags | None = None
+    ) -> CalibrationHealth | None:
         """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before
         it is solved.
 
-        `check` does so if this was not called. Returns the state of the calibration but for the
-        order of the masks.
+        ``left_out``, (H, W): pixels that say nothing. `check` measures if this was not called.
+        Returns the state of the calibration but for the order of the masks.
         """
         if snapshot.id not in self._measured:
-            self._measured[snapshot.id] = self._assess(snapshot)
+            with torch.cuda.stream(self._stream):
+                self._measured[snapshot.id] = self._assess_if_due(snapshot, left_out)
             if len(self._measured) > LEARNING_SNAPSHOTS:
                 del self._measured[next(iter(self._measured))]
         return self._measured[snapshot.id]
 
-    def _assess(self, snapshot: Snapshot) -> CalibrationHealth | None:
-        if self._until_assessment > 0:
-            self._until_assessment -= 1
+    def _assess_if_due(
+        self, snapshot: Snapshot, left_out: Flags | None
+    ) -> CalibrationHealth | None:
+        began_s = time.monotonic()
+        resting = began_s < self._rests_until_s
+        if resting or self._until_assessment > 0:
+            # The order of the masks is looked for in the two snapshots before the next assessment.
+            self._until_assessment = max(self._until_assessment - 1, 2 * resting)
             return None
+        health = self._assess(snapshot, left_out)
+        self._assessments += 1
+        if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
+            ended_s = time.monotonic()
+            self._rests_until_s = ended_s + max(_PAUSE_S, _PAUSES * (ended_s - began_s))
+        return health
+
+    def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
         y = self._calibration.measurement(snapshot.counts)
         valid = np.isfinite(y)
+        if left_out is not None:
+            valid &= ~left_out
         if self._calibration.saturation_dn is not None:
             valid &= snapshot.counts < self._calibration.saturation_dn
         if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
             valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
-        fit = self._fit(y, valid) if self._fitter is not None else None
+        fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
         if self._fitter is not None and fit is not None and trusted:
             self._follow(fit)
@@ -206,7 +252,7 @@ class CalibrationMonitor:
             shift_y_px=shift[1],
             shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
             match=fit.match if fit is not None else None,
-            contrast=fit.contrast if fit is not None and trusted else None,
+            contrast=None if fit is None or not trusted else _certain_contrast(fit),
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=self._brightness(y, valid),
@@ -242,6 +288,16 @@ class CalibrationMonitor:
             return at_rest
         self._correct_masks(NO_CORRECTION)
         return new_fit
+
+    def _evident(self, y: F32, valid: Flags, fit: MaskFit) -> MaskFit:
+        """Return a fit, with masks at rest if only the pixels of the fit show a displacement."""
+        assert self._fitter is not None
+        displaced = self._displacement is not None and not self._displacement.is_none
+        if displaced or fit.gain < _LEAST_GAIN:
+            return fit
+        if self._fitter.gain_elsewhere(y, valid, fit.displacement) >= _LEAST_GAIN:
+            return fit
+        return replace(fit, displacement=NO_DISPLACEMENT, gain=0.0)
 
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
@@ -383,6 +439,10 @@ class CalibrationMonitor:
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
+
+
+def _certain_contrast(fit: MaskFit) -> float | None:
+    return fit.contrast if fit.contrast_sd <= _MAX_SD_CONTRAST else None
 
 
 def _continues(snapshot: Snapshot, before: SnapshotId | None) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.calibration.measurement import Measured
-from sci_stream.optics.calibration import R_FLOOR, Calibration
+from sci_stream.optics.calibration import Calibration
 
 # Independent random masks correlate by about 1/√pixels; frames of correlated masks share their
 # errors.
@@ -83,10 +83,10 @@ def _bad_pixels(good: Flags) -> QualityFigure:
 
 
 def _blind(calibration: Calibration, good: Flags) -> QualityFigure:
-    blind = (calibration.gram_diag <= R_FLOOR) & good
+    blind = calibration.blind & good
     share = float(np.mean(blind))
     text = (
-        f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior "
+        f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² near 0): the prior "
         "fills them in"
     )
     return QualityFigure("blind", share, _by_limits(share, 0.01, 0.3), text)

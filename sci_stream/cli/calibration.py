@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,10 +128,12 @@ def calibrate(
     )
     console = new_console(stderr=True)
 
-    def ask(words: str) -> None:
+    def ask(words: str, meanwhile: Callable[[], object]) -> None:
         console.print(
             f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False
         )
+        while sys.stdin.isatty() and not select.select([sys.stdin], [], [], 0.0)[0]:
+            meanwhile()
         console.input()
 
     def progress(words: str, done: int, total: int) -> None:
@@ -215,7 +220,7 @@ def calibration_import(
         bayer=None if bayer.lower() == "none" else BayerPhase(bayer.upper()),
         camera_serial=serial,
     )
-    calibration = import_masks(source, options)
+    calibration = import_masks(source, options, lambda text: echo(f"note: {text}"))
     save_calibration(output, calibration, overwrite=force)
     _finish(output, calibration, None, assess(calibration), report)
 

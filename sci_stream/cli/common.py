@@ -20,12 +20,12 @@ app = typer.Typer(
     cls=PluginGroup,
     help="Live video from snapshot compressive imaging cameras.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 
 
-def _named_rig(path: Path) -> Path:
+def named_rig(path: Path) -> Path:
     """Return a rig file; the word ``demo`` is that of the last demo."""
     if path == Path("demo") and not path.exists():
         from sci_stream.nodes.runtime.runtime_folder import demo_rig_file
@@ -40,7 +40,7 @@ RigPath = Annotated[
         metavar="RIG.toml",
         help="The rig file; `demo` for the running demo.",
         show_default=False,
-        callback=_named_rig,
+        callback=named_rig,
     ),
 ]
 Snapshots = Annotated[

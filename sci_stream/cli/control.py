@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import RigPath, app, new_console, table_console
+from sci_stream.cli.common import app, named_rig, new_console, table_console
 from sci_stream.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from sci_stream.parameters import Value
     from sci_stream.web.control_client import Controllable
 
+_COMMANDS = ("list", "set", "do")
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[list | set NODE.NAME VALUE | do NODE ACTION]", help="Command; list by default."
+        metavar="[RIG.toml] [list | set NODE.NAME VALUE | do NODE ACTION]",
+        help="The rig file, `demo`, or nothing for the rig that runs here; then the command, "
+        "`list` by default.",
     ),
 ]
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -29,7 +33,6 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @app.command()
 def control(
-    rig: RigPath,
     words: Words = None,
     url: Annotated[
         str, typer.Option(help="Address of the live page, if different from the rig file.")
@@ -47,7 +50,9 @@ def control(
     from sci_stream.config import load_rig
     from sci_stream.web.control_client import RigControl
 
-    loaded = load_rig(rig)
+    words = words or []
+    named = bool(words) and words[0] not in _COMMANDS
+    loaded = load_rig(named_rig(Path(words.pop(0))) if named else _running_rig())
     running = RigControl(
         url or page_address(loaded), token=loaded.preview.token or None, who=who or None
     )
@@ -66,6 +71,23 @@ def control(
         case others:
             expected = "list, set NODE.NAME VALUE, or do NODE ACTION"
             raise InputError("Unknown control command", expected=expected, got=" ".join(others))
+
+
+def _running_rig() -> Path:
+    """Return the rig file of the only run of this user on this machine.
+
+    Raises `ConfigError` if there is none, or several.
+    """
+    from sci_stream.nodes.runtime.runtime_folder import running_rigs
+
+    rigs = running_rigs()
+    if len(rigs) != 1:
+        raise ConfigError(
+            "The rig to control is not clear",
+            expected="one run of this user on this machine, or the rig file as first argument",
+            got=f"{len(rigs)} runs",
+        )
+    return rigs[0]
 
 
 def page_address(rig: Rig) -> str:

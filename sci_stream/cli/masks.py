@@ -13,7 +13,7 @@ from sci_stream.cli.plugin_commands import MaskCommands
 from sci_stream.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sci_stream.model import Array
+    from sci_stream.web.calibration_page import LiveFrame
 
 masks_app = typer.Typer(cls=MaskCommands, help="Masks by design.", no_args_is_help=True)
 app.add_typer(masks_app, name="masks")
@@ -109,8 +109,8 @@ def masks_hold(
     try:
         with console.status(page.words) as line:
 
-            def show(step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:
-                page.show(step, counts, saturation_dn, dark_dn)
+            def show(frame: LiveFrame) -> None:
+                page.show(frame)
                 line.update(page.words)
 
             hold(make_coded_camera(loaded), held, show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.quantities import Inspected, OverSeries
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MAX_GAPS = 8
 _MAX_EVENTS = 20
+_MAX_DAMAGE = 4
 
 
 def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
@@ -74,18 +75,26 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
 
 
 def _state(recording: RecordingSummary) -> str:
-    if recording.figures["state"] == "complete":
-        return "complete"
+    figures = recording.figures
+    if figures["damage"]:
+        return f"DAMAGED: {'; '.join(figures['damage'][:_MAX_DAMAGE])}"
+    if figures["state"] == "complete":
+        verified = "complete, every frame verified" if figures["verified"] else "complete"
+        lost = figures["lost"]
+        return f"{verified}, but {lost} snapshots were not recorded" if lost else verified
     unfinished = [
-        segment["file"]
-        for segment in recording.figures["segments"]
-        if segment["state"] == "unfinished"
+        _unfinished(segment) for segment in figures["segments"] if segment["state"] == "unfinished"
     ]
     return (
         f"unfinished ({', '.join(unfinished) or 'a segment is missing or damaged'}): being "
         "written, or left by a "
         "crash. Everything flushed is readable; sci-stream repair makes a clean file."
     )
+
+
+def _unfinished(segment: Mapping[str, Any]) -> str:
+    missing = segment["missing"]
+    return f"{segment['file']}, {missing} bytes missing" if missing else str(segment["file"])
 
 
 def _ledger(recording: RecordingSummary) -> str:

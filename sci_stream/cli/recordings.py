@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from sci_stream.cli.common import (
     VIDEO_FILES,
@@ -22,8 +23,9 @@ from sci_stream.cli.common import (
     print_json,
     progress_bar,
     start_logging,
+    table_console,
 )
-from sci_stream.errors import InputError
+from sci_stream.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
     from sci_stream.tools.replay.jobs import JobResult
@@ -49,18 +51,74 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON fo
 
 
 @app.command()
-def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
-    """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration."""
-    from sci_stream.cli.recording_tables import describe
-    from sci_stream.recording.inspection import inspect_recording
+def inspect(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A recording, or a folder of recordings.", show_default=False
+        ),
+    ],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every frame, and list the damaged ones.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration.
 
+    The exit status is 2 if it is damaged.
+    """
+    from sci_stream.cli.recording_tables import describe
+    from sci_stream.recording.inspection import inspect_recording, verify_segment
+    from sci_stream.recording.segments import existing_segments
+
+    if file.is_dir():
+        _list_folder(file, as_json=as_json)
+        return
+    damage = []
+    for segment in existing_segments(file) if verify else ():
+        with progress_bar(f"verify {segment.name}") as report:
+            damage += verify_segment(segment, report)
+    for problem in damage:
+        echo(problem)
     recording = inspect_recording(file)
+    if verify:
+        recording.add_damage(damage)
     if as_json:
         print_json(recording.figures)
+    else:
+        console = new_console()
+        for name, value in describe(recording):
+            console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+    if known := recording.figures["damage"]:
+        raise FileFormatError(
+            f"{file} is damaged",
+            got=f"{len(known)} faults",
+            hint="What can be read is undamaged. Take the rest from another copy.",
+        )
+
+
+def _list_folder(folder: Path, *, as_json: bool) -> None:
+    """Print state, size and ledger of each recorded file of a folder, newest first."""
+    from sci_stream.web.recordings import Replays
+
+    entries = Replays(folder, lambda: "", dict).entries()
+    if as_json:
+        print_json([dataclasses.asdict(entry) for entry in entries])
         return
-    console = new_console()
-    for name, value in describe(recording):
-        console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+    table = Table("file", "state", "MB", "acquired", "solved", "dropped", box=None, pad_edge=False)
+    for entry in entries:
+        ledger = entry.ledger or {}
+        dropped = ledger.get("dropped")
+        lost = dropped.values() if isinstance(dropped, dict) else ()
+        figures = [ledger.get("acquired"), ledger.get("reconstructed")]
+        figures.append(sum(n for n in lost if isinstance(n, int)) if entry.ledger else None)
+        table.add_row(
+            escape(entry.name),
+            entry.state,
+            f"{entry.bytes / 1e6:.1f}",
+            *("" if figure is None else str(figure) for figure in figures),
+        )
+    table_console().print(table)
 
 
 @app.command()

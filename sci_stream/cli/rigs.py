@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,10 @@ from sci_stream.cli.common import (
 )
 from sci_stream.errors import ConfigError
 
+# The example rig runs on two cores that other programs use, too: a solve takes 0.4 to 1.1 s.
+_SMALL = {"width_px": 128, "height_px": 128, "snapshot_rate_hz": 0.5}
+_QUICK = {"denoiser": "ffdnet-lite", "iterations": 4}
+
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
@@ -39,7 +44,7 @@ def demo(
     summary: Summary = None,
     scene: Annotated[
         str,
-        typer.Option(help="fast, fan, drops, balloon, slow, or a video file, such as your own."),
+        typer.Option(help="splash, fast, fan, drops, balloon, slow, or your own video file."),
     ] = "",
     size: Annotated[
         int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")
@@ -57,7 +62,7 @@ def demo(
     rig_path, why = demo_rig(
         scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo
     )
-    echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control demo")
+    echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control")
     threading.Thread(target=pace_camera, args=(rig_path,), name="pace", daemon=True).start()
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
 
@@ -132,12 +137,11 @@ def reconstruct(
     limit_threads()
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+    from sci_stream.recon.backend.device import device_of_node
 
-    devices = loaded.reconstruct.devices
+    device = device or device_of_node(loaded.reconstruct.devices, index)
     with stop_on_signals() as stop:
-        solver = SolverThread(
-            loaded.reconstruct, device or devices[index % len(devices)], loaded.calibration
-        )
+        solver = SolverThread(loaded.reconstruct, device, loaded.calibration)
         try:
             ReconstructNode(loaded, solver, stop, index=index).run()
         except CaptureError as error:
@@ -158,16 +162,64 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
 
 
 @app.command()
-def check(rig: RigPath, as_json: AsJson = False) -> None:
+def check(
+    rig: RigPath,
+    as_json: AsJson = False,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write a JUnit report, which CI services read.")
+    ] = None,
+    fix: Annotated[
+        bool, typer.Option(help="Without asking, edit the rig file as the check advises.")
+    ] = False,
+) -> None:
     """Check a rig before it runs: file, camera, calibration, device, weights, addresses, disk."""
-    from sci_stream.tools.preflight import check_rig, print_findings
+    raise typer.Exit(run_checks(rig, as_json=as_json, junit=junit, fix=fix))
 
-    findings = check_rig(rig)
+
+def run_checks(
+    path: Path, *, as_json: bool = False, junit: Path | None = None, fix: bool = False
+) -> int:
+    """Check a rig, print each finding as it comes, and offer to edit the rig file; return the exit
+    status.
+    """
+    from sci_stream.tools.preflight import Finding, check_rig, junit_report, print_finding
+
+    console = new_console()
+    findings: list[Finding] = []
+    for finding in check_rig(path, _announce):
+        findings.append(finding)
+        if not as_json:
+            print_finding(finding, console)
     if as_json:
         print_json([finding.to_json() for finding in findings])
-    else:
-        print_findings(findings, new_console())
-    raise typer.Exit(max((finding.exit_status for finding in findings), default=0))
+    if junit is not None:
+        junit.write_text(junit_report(path, findings))
+    edit = {table: values for finding in findings for table, values in finding.edit.items()}
+    if edit and not as_json:
+        _offer_edit(path, edit, fix=fix)
+    return max((finding.exit_status for finding in findings), default=0)
+
+
+def _announce(what: str) -> None:
+    """Show which check is under way, where a person watches; the next line replaces it."""
+    if sys.stderr.isatty():
+        print(f"…    {what:<12}\r", end="", file=sys.stderr, flush=True)
+
+
+def _offer_edit(path: Path, edit: Mapping[str, Mapping[str, object]], *, fix: bool) -> None:
+    """Show values that fit this machine, and write them to the rig file if the user agrees."""
+    from sci_stream.config.toml_text import edited_text, table_text
+
+    echo("this fits the machine:\n" + "".join(table_text(*table) for table in edit.items()))
+    asks = not fix and sys.stdin.isatty()
+    if fix or (asks and typer.confirm(f"Write it to {path}?", default=False)):
+        text = path.read_text()
+        for table, values in edit.items():
+            text = edited_text(text, table, values)
+        path.write_text(text)
+        echo(f"wrote {path}")
+    elif not asks:
+        echo("`check --fix` writes it to the rig file")
 
 
 @config_app.command("init")
@@ -213,6 +265,9 @@ def write_example(
             f"{path} exists", hint="Choose another name, or use --force to overwrite it."
         )
     values, examples = suggested_options(driver, camera) if camera else ({}, {})
+    if driver == "simulated":
+        values = {**_SMALL, **values}
+        tables = {**(tables or {}), "reconstruct": _QUICK}
     try:
         path.write_text(
             example_toml(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.calibration import calibrate
-from sci_stream.cli.common import Force, app, echo, new_console, start_logging
-from sci_stream.cli.rigs import run, write_example
+from sci_stream.cli.common import Force, app, echo, start_logging
+from sci_stream.cli.rigs import run, run_checks, write_example
 
 if TYPE_CHECKING:
     from sci_stream.model import FoundCamera
@@ -31,7 +31,6 @@ def setup(
     Enter takes the default.
     """
     from sci_stream.tools.cameras import find_cameras
-    from sci_stream.tools.preflight import check_rig, print_findings
 
     start_logging("setup")
     echo("looking for cameras …")
@@ -67,9 +66,7 @@ def setup(
             echo(f"next: sci-stream calibrate {path} -o {calibration}")
             return
         calibrate(path, calibration, force=force)
-    findings = check_rig(path)
-    print_findings(findings, new_console())
-    if status := max((finding.exit_status for finding in findings), default=0):
+    if status := run_checks(path):
         echo(f"correct these, then: sci-stream check {path}")
         raise typer.Exit(status)
     if typer.confirm("Run it now?", default=True):

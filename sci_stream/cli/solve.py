@@ -150,11 +150,12 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
         echo(f"masks corrected at last: {done.correction}")
     if done.psnr_db is None and not given_truth:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
-    echo(
-        f"wrote {done.out}"
-        if done.out
-        else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values"
-    )
+    if done.out:
+        echo(f"wrote {done.out}")
+    elif any(defect.fatal for defect in done.defects):
+        echo("nothing written: the video would be made up")
+    else:
+        echo("nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
 
 
 def _number(count: int, what: str) -> str:

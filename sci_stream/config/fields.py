@@ -24,6 +24,9 @@ Rare = Annotated[T, Field(json_schema_extra={"expert": True})]
 # A CURVE public key as text is 32 bytes in Z85: 40 characters of its alphabet.
 PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
+# In brackets, perhaps with the interface of a link-local address.
+_IPV6 = r"\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]"
+
 # sockaddr_un.sun_path has 108 bytes on Linux, of which one is the final NUL.
 LONGEST_IPC_PATH = 107
 
@@ -96,10 +99,11 @@ def checked_endpoint(endpoint: str) -> str:
 
 def tcp_address(endpoint: str) -> tuple[str, int] | None:
     """Return host and port of a ``tcp://`` address; None for any other address."""
-    match = re.fullmatch(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})", endpoint)
+    match = re.fullmatch(rf"tcp://({_IPV6}|[^\s:/\[\]]+):([0-9]{{1,5}})", endpoint)
     if match is None or not 1 <= int(match[2]) <= 65535:
         return None
-    return match[1].strip("[]").lower(), int(match[2])
+    host, zone, interface = match[1].strip("[]").partition("%")
+    return host.lower() + zone + interface, int(match[2])
 
 
 def network_location(host: str, port: int) -> str:

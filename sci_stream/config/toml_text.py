@@ -50,6 +50,30 @@ def _scalar_text(value: object) -> str:
     raise TypeError(f"TOML has no {type(value).__name__}")
 
 
+def edited_text(text: str, table: str, values: Mapping[str, object]) -> str:
+    """Return a TOML document with other values in one of its tables; comments stay.
+
+    A key that is there, also as a comment, gets its value; others are added at the table's top.
+    """
+    header = re.compile(rf"^\[{re.escape(table)}\][^\n]*\n", re.MULTILINE)
+    place = header.search(text)
+    if place is None:
+        return f"{text.rstrip()}\n\n{table_text(table, values)}"
+    following = re.compile(r"^\[", re.MULTILINE).search(text, place.end())
+    end = following.start() if following else len(text)
+    body = text[place.end() : end]
+    added = ""
+    for key, value in values.items():
+        line = re.compile(rf"^(?:# ?)?{re.escape(key)} *=[^#\n]*(#)?", re.MULTILINE)
+        entry = f"{key_text(key)} = {value_text(value)}"
+        if found := line.search(body):
+            comment = "  #" if found[1] else ""
+            body = body[: found.start()] + entry + comment + body[found.end() :]
+        else:
+            added += f"{entry}\n"
+    return text[: place.end()] + added + body + text[end:]
+
+
 def table_text(name: str, table: Mapping[str, object]) -> str:
     """Return a table and its sub-tables, ending in a line feed."""
     inner = {key: entry for key, entry in table.items() if isinstance(entry, Mapping)}

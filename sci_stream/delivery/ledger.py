@@ -5,6 +5,7 @@ the snapshot.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypedDict
 
@@ -84,6 +85,13 @@ class LedgerCounts(TypedDict, total=False):
     camera_missed: int
     unrecorded: int
     repaired: bool
+
+
+def not_recorded(dropped: Mapping[str, int]) -> int:
+    """Return how many dropped snapshots a recording should have: those that a disk, or a sink that
+    was away for too long, has cost.
+    """
+    return dropped.get(DropReason.NOT_RECORDED, 0) + dropped.get(DropReason.RING_FULL, 0)
 
 
 def outcomes_in_words(ledger: LedgerCounts) -> str:

@@ -5,6 +5,7 @@ not decided yet.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -23,8 +24,9 @@ class Event:
     """An event of a series, numbered from 1: snapshots exposed from ``first_ns`` to ``last_ns`` are
     kept.
 
-    ``time_ns`` is the time of its trigger. All are Unix times of the acquire node's host. ``who``
-    triggered it, ``""`` for a condition.
+    ``time_ns`` is the time of its trigger. All are Unix times of the acquire node's host, whose
+    clock was ``behind_ns`` behind that of the ring (see `EventRing`). ``who`` triggered it, ``""``
+    for a condition.
     """
 
     number: int
@@ -33,10 +35,20 @@ class Event:
     last_ns: int
     cause: str
     who: str = ""
+    behind_ns: int = 0
 
     def covers(self, time_ns: int) -> bool:
-        """Return whether a snapshot of this time is kept for the event."""
-        return self.first_ns <= time_ns <= self.last_ns
+        """Return whether a snapshot of this time of the ring is kept for the event."""
+        return self.first_ns <= time_ns - self.behind_ns <= self.last_ns
+
+
+def ring_time(steps: Sequence[tuple[int, int]], seq: int, time_ns: int) -> int:
+    """Return the time of a snapshot on a clock that is never set back.
+
+    ``steps`` are pairs, ascending: from this snapshot on, its clock was so much behind.
+    """
+    after = bisect_right(steps, seq, key=lambda step: step[0])
+    return time_ns + (steps[after - 1][1] if after else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,8 @@ class TriggerState:
 
     Conditions were judged for the snapshots up to ``judged``: those of ``holding`` held for it;
     ``fired`` has the number of their events and the time of the last one. ``delivered`` are
-    snapshots whose video came, or none will, before their raw counts are decided.
+    snapshots whose video came, or none will, before their raw counts are decided. ``newest`` has
+    the number and the time of the newest snapshot, ``steps`` those of `ring_time`.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -93,6 +106,8 @@ class TriggerState:
     holding: set[str] = field(default_factory=set)
     judged: int = -1
     delivered: list[int] = field(default_factory=list)
+    newest: tuple[int, int] = (-1, 0)
+    steps: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,7 +120,8 @@ class EventRing:
     event can cover it, or if undecided ones take more than ``max_bytes``.
 
     Decisions depend only on times and events: with the same ``state`` they are the same in another
-    process.
+    process. The ring has a clock of its own, which goes on where that of the snapshots is set back,
+    as between two boots of their host: a hold-off would otherwise last as long as the step.
     """
 
     before_ns: int
@@ -117,7 +133,6 @@ class EventRing:
     is_short: bool = field(default=False, init=False)
     """Whether the memory once held less than ``before_ns``."""
     _undecided: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
-    _newest: tuple[int, int] = field(default=(-1, 0), init=False)
     _decided: list[tuple[int, bool]] = field(default_factory=list, init=False)
     _ended: bool = field(default=False, init=False)
 
@@ -125,15 +140,22 @@ class EventRing:
         self, seq: int, time_ns: int, n_bytes: int, figures: Mapping[str, float]
     ) -> Event | None:
         """Add a snapshot; return the event that its figures trigger."""
-        self._newest = max(self._newest, (seq, time_ns))
+        newest = self.state.newest
+        now_ns = ring_time(self.state.steps, seq, time_ns)
+        if seq > newest[0] and now_ns < newest[1]:
+            now_ns = newest[1]
+            self.state.steps.append((seq, now_ns - time_ns))
+        self.state.newest = max(newest, (seq, now_ns))
         event = None
         if seq > self.state.judged:  # otherwise in an earlier process
             event = self.judge(figures)
             self.state.judged = seq
-        self._undecided[seq] = (time_ns, n_bytes)
+        self._undecided[seq] = (now_ns, n_bytes)
         self.n_bytes += n_bytes
-        lasting = takewhile(lambda event: event.last_ns >= time_ns, reversed(self.state.events))
-        if any(event.covers(time_ns) for event in lasting):
+        lasting = takewhile(
+            lambda event: event.last_ns + event.behind_ns >= now_ns, reversed(self.state.events)
+        )
+        if any(event.covers(now_ns) for event in lasting):
             self._decide(seq, is_kept=True)
         self._evict()
         return event
@@ -141,7 +163,7 @@ class EventRing:
     def _evict(self) -> None:
         while self._undecided:
             seq, (time_ns, _) = next(iter(self._undecided.items()))
-            if not self._ended and time_ns >= self._newest[1] - self.before_ns:
+            if not self._ended and time_ns >= self.state.newest[1] - self.before_ns:
                 if self.n_bytes <= self.max_bytes or len(self._undecided) == 1:
                     return
                 self.is_short = True
@@ -169,21 +191,24 @@ class EventRing:
             quiet_ns = (
                 condition.hold_off_ns if begins else max(condition.hold_off_ns, self.after_ns + 1)
             )
-            is_due = not count or self._newest[1] >= last_ns + quiet_ns
+            now_ns = self.state.newest[1]
+            is_due = not count or now_ns >= last_ns + quiet_ns
             if is_due and (condition.max_events is None or count < condition.max_events):
-                self.state.fired[condition.text] = count + 1, self._newest[1]
+                self.state.fired[condition.text] = count + 1, now_ns
                 triggered = triggered or self.trigger(0, f"{condition.figure} {value:.3g}")
         return triggered
 
     def trigger(self, time_ns: int, cause: str, who: str = "") -> Event:
-        """Begin an event at this time, at the earliest that of the newest snapshot: earlier ones
-        may be decided.
+        """Begin an event at this time of the snapshots' clock, at the earliest that of the newest
+        one: earlier ones may be decided.
         """
-        time_ns, events = max(time_ns, self._newest[1]), self.state.events
+        events = self.state.events
+        seq, newest_ns = self.state.newest
+        behind_ns = ring_time(self.state.steps, seq, 0)
+        time_ns = max(time_ns, newest_ns - behind_ns)
         number = events[-1].number + 1 if events else 1
-        event = Event(
-            number, time_ns, time_ns - self.before_ns, time_ns + self.after_ns, cause, who
-        )
+        first_ns = time_ns - self.before_ns
+        event = Event(number, time_ns, first_ns, time_ns + self.after_ns, cause, who, behind_ns)
         events.append(event)
         for seq in [seq for seq, (at_ns, _) in self._undecided.items() if event.covers(at_ns)]:
             self._decide(seq, is_kept=True)

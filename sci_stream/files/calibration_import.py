@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import transmission
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +57,19 @@ class ImportOptions:
     camera_serial: str = ""
 
 
-def import_masks(path: Path, options: ImportOptions) -> Calibration:
+def import_masks(
+    path: Path, options: ImportOptions, note: Callable[[str], object] = _log.info
+) -> Calibration:
     """Make a calibration from masks that were measured or published elsewhere.
 
     The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images,
-    one for each mask, in the order of their names (2 before 10).
+    one for each mask, in the order of their names (2 before 10). ``note`` as of `read_one`.
 
     Raises `FileFormatError` if the file cannot be read; `CalibrationError` or `InputError` if the
     content is not a stack of masks, or the options do not fit it.
     """
-    stored = read_one(path, MASKS, "masks", options.variable, as_stored=options.axis is not None)
+    as_stored = options.axis is not None
+    stored = read_one(path, MASKS, "masks", options.variable, as_stored=as_stored, note=note)
     masks = _frames_first(path, stored, options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
         raise CalibrationError(f"The masks of {path} contain NaN or infinity")

@@ -35,7 +35,7 @@ _STORED = {
     12: "i8",
     13: "u8",
 }
-# Array classes of numbers; other classes are text, cells, structures and sparse matrices.
+# Array classes of numbers.
 _CLASSES = {
     6: "f8",
     7: "f4",
@@ -48,14 +48,17 @@ _CLASSES = {
     14: "i8",
     15: "u8",
 }
-
+COMPLEX = "complex numbers: save real(NAME)"
+SPARSE = "a sparse matrix: save full(NAME)"
+_OTHER_CLASSES = {1: "a cell", 2: "a structure", 4: "text", 5: SPARSE}
+# Tables, strings and other objects. They have a name in place of dimensions.
+_OPAQUE = 17
 
 Element = tuple[int, memoryview]
 
 
-def read_arrays(content: bytes) -> dict[str, Array]:
-    """Return the variables that are arrays of real numbers with at least two dimensions, each in
-    MATLAB's axis order.
+def read_variables(content: bytes) -> dict[str, Array | str]:
+    """Return each variable: its array in MATLAB's axis order, or why it is no array of numbers.
 
     Raises ValueError if the content is not a MATLAB file or is damaged; `FileFormatError` if a
     variable is too large for the memory or declares more than it stores.
@@ -63,14 +66,14 @@ def read_arrays(content: bytes) -> dict[str, Array]:
     order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
     if order is None:
         raise ValueError("not a MATLAB file of version 5 to 7")
-    arrays = {}
+    variables = {}
     for code, data in _elements(memoryview(content)[_HEADER:], order):
         kind, matrix = _inflate(data, order) if code == _COMPRESSED else (code, data)
         if kind == _MATRIX:
-            name, array = _variable(matrix, order)
-            if array is not None:
-                arrays[name] = array
-    return arrays
+            name, content_or_reason = _variable(matrix, order)
+            if name:
+                variables[name] = content_or_reason
+    return variables
 
 
 def _elements(data: memoryview, order: str) -> Iterator[Element]:
@@ -116,19 +119,36 @@ def _inflate(data: memoryview, order: str) -> Element:
     return code, memoryview(content)
 
 
-def _variable(data: memoryview, order: str) -> tuple[str, Array | None]:
-    """Return the name of a matrix and its values, None if they are not real numbers."""
-    (_, flags), (_, dimensions), (_, label), *values = _elements(data, order)
-    name = bytes(label).decode("ascii", "replace")
-    if len(flags) < 4 or len(dimensions) % 4 or not values:
-        raise ValueError(f"the variable {name} is damaged")
+def _variable(data: memoryview, order: str) -> tuple[str, Array | str]:
+    """Return the name of a matrix, and its values or the reason why they are no real numbers.
+
+    The name is empty for the data of objects that MATLAB adds to the variables.
+    """
+    (_, flags), *parts = _elements(data, order)
+    if len(flags) < 4:
+        raise ValueError("a variable has no flags")
     (word,) = struct.unpack_from(order + "I", flags)
-    kind, (code, content) = _CLASSES.get(word & 0xFF), values[0]
+    if word & 0xFF == _OPAQUE:
+        return _name(parts[0][1]) if parts else "", "an object"
+    (_, dimensions), (_, label), *values = parts
+    name = _name(label)
+    if len(dimensions) % 4 or not values:
+        raise ValueError(f"the variable {name} is damaged")
+    kind = _CLASSES.get(word & 0xFF)
+    if kind is None:
+        return name, _OTHER_CLASSES.get(word & 0xFF, "an object")
+    if word & _COMPLEX_FLAG:
+        return name, COMPLEX
+    code, content = values[0]
     stored = _STORED.get(code)
-    if kind is None or stored is None or word & _COMPLEX_FLAG:
-        return name, None
+    if stored is None:
+        return name, "no numbers"
     shape = struct.unpack(f"{order}{len(dimensions) // 4}i", dimensions)
     dtype = np.dtype(order + stored)
     if min(shape, default=-1) < 0 or math.prod(shape) * dtype.itemsize != len(content):
         raise ValueError(f"the variable {name} of shape {shape} has {len(content)} bytes of values")
     return name, np.frombuffer(content, dtype).astype(kind).reshape(shape, order="F")
+
+
+def _name(label: memoryview) -> str:
+    return bytes(label).decode("utf-8", "replace")

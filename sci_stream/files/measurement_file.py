@@ -4,9 +4,8 @@ format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import h5py
@@ -14,24 +13,23 @@ import numpy as np
 
 from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
 from sci_stream.errors import InputError
+from sci_stream.files.array_choice import choose_pair, orientations, paired
 from sci_stream.files.arrays import (
     MASKS,
-    MEASUREMENT,
+    ROLES,
     TRUTH,
-    VARIABLES,
-    choose,
-    find,
-    read_all,
-    read_one,
+    Candidate,
+    Contents,
+    read_contents,
+    size_of,
 )
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import fit_white, white_level
 from sci_stream.recording.calibration_file import CALIBRATION_FORMAT, load_calibration
 from sci_stream.recording.hdf5 import open_for_reading
 from sci_stream.recording.layout import RECORDING_FORMAT
 from sci_stream.recording.series import RecordedSeries
-
-_ROLES = {"y": MEASUREMENT, "masks": MASKS, "truth": TRUTH}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,137 +102,185 @@ def load_measurement(
     >>> data = sci_stream.load_measurement("kobe_cacti.mat")  # doctest: +SKIP
     >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)  # doctest: +SKIP
     """
-    path, names = Path(path), {**dict.fromkeys(_ROLES, ""), **(variables or {})}
-    if unknown := names.keys() - _ROLES.keys():
+    path = Path(path)
+    names = {**dict.fromkeys(ROLES, ""), **(variables or {})}
+    if unknown := names.keys() - ROLES.keys():
         raise InputError(
             "Unknown variable", expected="y=NAME, masks=NAME or truth=NAME", got=", ".join(unknown)
         )
-    other_masks = None if masks is None else _read_masks(Path(masks), names["masks"])
-    other_truth = (
-        None if truth is None else read_one(Path(truth), TRUTH, "true frames", names["truth"])
-    )
+    mask_file = None if masks is None else _read_masks(Path(masks))
+    truth_file = None if truth is None else read_contents(Path(truth), lossy=True)
     if _format_of(path) == RECORDING_FORMAT:
-        return _recorded(path, other_masks, other_truth)
-    arrays = read_all(path)
-    chosen = {"y": choose(arrays, path, MEASUREMENT, "snapshots", names["y"])}
-    for role in ("masks", "truth"):
-        rest = {name: array for name, array in arrays.items() if name not in chosen.values()}
-        if names[role] or find(rest, _ROLES[role]):
-            chosen[role] = choose(rest, path, _ROLES[role], role, names[role])
-    content = {role: arrays[name] for role, name in chosen.items()}
-    found_masks = content.get("masks") if other_masks is None else other_masks
-    if found_masks is None:
-        raise InputError(
-            f"{path} holds no masks",
-            expected=f"an array named {', '.join(MASKS)} in it, or a file with masks",
-            got=", ".join(f"{name} as {role}" for role, name in chosen.items() if name),
-            hint=f"Name the file with the masks: --mask FILE; or the array. {VARIABLES}",
-        )
-    found_truth = content.get("truth") if other_truth is None else other_truth
-    mosaic = not isinstance(found_masks, Calibration) and any(
-        "bayer" in name.lower() for name in chosen.values()
-    )
-    return _arranged(path, content["y"], found_masks, found_truth, is_mosaic=mosaic)
-
-
-def _arranged(
-    path: Path, y: Array, masks: Array | Calibration, truth: Array | None, *, is_mosaic: bool
-) -> Measurements:
-    """Turn the axes, and take as many masks as there are frames."""
+        return _recorded(path, mask_file, truth_file, names)
+    file = read_contents(path)
     assumed: list[str] = []
-    if isinstance(masks, Calibration):
-        size, used = masks.shape, range(masks.n_frames)
-        y = _turned(y, size, f"snapshots of {path}", assumed)
+    for contents in (file, mask_file, truth_file):
+        if isinstance(contents, Contents):
+            assumed += contents.all_notes
+    of_y, of_masks = choose_pair(file, mask_file or file, names, assumed)
+    truths = _true_candidates(file, truth_file, names["truth"])
+    if truth_file is None:
+        truths = [one for one in truths if one.name not in (of_y.name, of_masks.name)]
+    if isinstance(mask_file, Calibration):
+        y = _turned(of_y.load(), mask_file.shape, f"snapshots of {path.name}", assumed)
+        found_masks: Array | Calibration = mask_file
     else:
-        sizes = () if truth is None else (truth.shape[-2:], truth.shape[:2])
-        y, masks = _paired(path, y, masks[np.newaxis] if masks.ndim == 2 else masks, sizes, assumed)
-        size, used = masks.shape[1:], _used(y if y.ndim == 2 else y[0], masks)
-    y = y[np.newaxis] if y.ndim == 2 else y
-    if truth is not None:
-        truth = (
-            _turned(truth, size, f"true frames of {path}", assumed) if truth.ndim <= 3 else truth
-        )
-        frames = truth.size // (size[0] * size[1])
-        if frames % len(used):
-            if isinstance(masks, Calibration) or frames % len(y) or frames >= len(masks) * len(y):
-                raise InputError(
-                    f"The true frames of {path} do not fit",
-                    expected=f"{len(used)} for each of {len(y)} snapshots, or of the first ones",
-                    got=f"{frames} frames of shape {truth.shape}",
-                )
-            used = range(frames // len(y))
-    if not isinstance(masks, Calibration) and len(used) < len(masks):
+        sizes = [size for one in truths for size in (one.shape[-2:], one.shape[:2])]
+        pair = paired(of_y.load(), of_masks.load(), sizes)
+        for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
+            assumed += [f"the {what} of {path.name} {note}"] if note else []
+        y, found_masks = pair.y, pair.masks
+    scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)
+    is_required = truth_file is not None or bool(names["truth"])
+    true = scene.best_truth(truths, assumed, is_required=is_required)
+    used = scene.used if true is None else true.used
+    if isinstance(found_masks, np.ndarray) and len(used) < len(found_masks):
         which = f"{used[0]} to {used[-1]}" if used[0] else f"the first {len(used)}"
-        assumed.append(f"{which} of {len(masks)} masks belong to a snapshot")
-        masks = masks[used[0] : used[-1] + 1]
-    return Measurements(y, masks, truth, tuple(assumed), is_mosaic)
+        assumed.append(f"{which} of {len(found_masks)} masks belong to a snapshot")
+        found_masks = found_masks[used[0] : used[-1] + 1]
+    chosen = (of_y.name, of_masks.name, "" if true is None else true.name)
+    is_mosaic = isinstance(found_masks, np.ndarray) and "bayer" in " ".join(chosen).lower()
+    frames = None if true is None else true.frames
+    return Measurements(scene.y, found_masks, frames, tuple(assumed), is_mosaic)
 
 
-def _paired(
-    path: Path, y: Array, masks: Array, sizes: Sequence[tuple[int, ...]], assumed: list[str]
-) -> tuple[Array, Array]:
-    """Return y and the masks in the orientation of both in which their sizes agree, or of several
-    in one that fits.
-
-    One of these sizes is preferred, then the orientation that y has.
+def _true_candidates(file: Contents, truth_file: Contents | None, variable: str) -> list[Candidate]:
+    """Return the arrays that may be the true frames. Raises `FileFormatError` if some are required
+    and there are none.
     """
-    ways = [
-        (note_y, note_masks, turned_y, turned_masks)
-        for (note_y, turned_y), (note_masks, turned_masks) in product(
-            _orientations(y), _orientations(masks)
-        )
-        if turned_masks.ndim == 3
-        and turned_y.ndim in (2, 3)
-        and turned_y.shape[-2:] == turned_masks.shape[1:]
-    ]
-    if not ways:
-        raise InputError(
-            f"The snapshots and masks of {path} differ in size",
-            expected="snapshots (H, W) or (N, H, W), and masks (B, H, W)",
-            got=f"{y.shape} and {masks.shape}",
-        )
-    ways.sort(key=lambda way: way[2].shape[-2:] not in sizes)
-    best = ways[0]
-    if len(ways) > 1 and masks.min() >= 0 and masks.max() > 0:
-        fits = [abs(mask_fit(way[2] if way[2].ndim == 2 else way[2][0], way[3])) for way in ways]
-        sure = MATCH + 4 / np.sqrt(best[2].shape[-1] * best[2].shape[-2])
-        best = ways[int(np.argmax(fits))] if fits[0] < MATCH and max(fits) > sure else best
-    for what, note in zip(("snapshots", "masks"), best[:2], strict=True):
-        assumed += [f"the {what} of {path.name} {note}"] if note else []
-    return best[2], best[3]
+    contents = truth_file or file
+    truths = [one for one in contents.candidates_for(TRUTH, variable) if one.is_named]
+    if truth_file is not None and not truths:
+        raise truth_file.lacks("true frames", TRUTH)
+    return truths
 
 
-def _orientations(array: Array) -> Iterator[tuple[str, Array]]:
-    """Yield an array as it is, with its frames moved from the end to the front, and with its
-    pictures transposed.
-    """
-    yield "", array
-    if array.ndim == 3:
-        yield "have their frames last", np.moveaxis(array, -1, 0)
-        yield "have their frames last and are transposed", array.T
-    yield "are transposed", array.swapaxes(-1, -2)
+@dataclass(frozen=True, slots=True, eq=False)
+class _TrueFrames:
+    """True frames that fit, the masks that belong to a snapshot, and what was turned."""
+
+    name: str
+    frames: Array
+    used: range
+    notes: tuple[str, ...]
+
+
+class _Scene:
+    """Snapshots (N, H, W) with their masks, and the masks that have a part in them."""
+
+    def __init__(self, path: Path, y: Array, masks: Array | Calibration) -> None:
+        self.y = y
+        self._path = path
+        self._calibration = masks if isinstance(masks, Calibration) else None
+        self._phi: Array = masks.phi if isinstance(masks, Calibration) else masks
+        self.used = range(len(self._phi))
+        """Numbers of the masks that belong to a snapshot."""
+        self._is_sure = self._calibration is not None
+        if self._calibration is None:
+            self.used, self._is_sure = _used(y[0], self._phi)
+
+    def best_truth(
+        self, candidates: Sequence[Candidate], notes: list[str], *, is_required: bool
+    ) -> _TrueFrames | None:
+        """Return the frames that explain y best. ``notes`` name the choice and those that do not
+        fit.
+
+        Raises `InputError` if none fits and some are required.
+        """
+        fitting = []
+        for candidate in candidates:
+            try:
+                fitting.append(self._true_frames(candidate))
+            except InputError as error:
+                if is_required and len(candidates) == 1:
+                    raise
+                notes.append(f"{candidate.name} is left out: {error}")
+        if not fitting:
+            if is_required:
+                raise InputError(f"No true frames fit {self._path}", got="; ".join(notes))
+            return None
+        best = min(fitting, key=self._misfit) if len(fitting) > 1 else fitting[0]
+        if len(candidates) > 1:
+            notes.append(f"truth = {best.name} (of {', '.join(one.name for one in candidates)})")
+        notes += best.notes
+        return best
+
+    def _true_frames(self, candidate: Candidate) -> _TrueFrames:
+        """Return the frames of an array. Raises `InputError` if they do not fit."""
+        notes: list[str] = []
+        frames = candidate.load()
+        size = self._phi.shape[1:]
+        if frames.ndim <= 3:
+            what = f"true frames of {self._path.name}"
+            frames = _turned(frames, size, what, notes)
+        count = frames.size // (size[0] * size[1])
+        used = self.used
+        n_snapshots = len(self.y)
+        is_whole = count > 0 and count % n_snapshots == 0
+        if not self._is_sure and is_whole and count < len(self._phi) * n_snapshots:
+            used = range(count // n_snapshots)
+        if (
+            frames.shape[-2:] != size
+            or count % len(used)
+            or count > n_snapshots * len(used)
+            or (frames.ndim > 3 and frames.shape[-3] != len(used))
+        ):
+            raise InputError(
+                f"The true frames of {self._path} do not fit",
+                expected=f"{len(used)} of {size_of(size)} pixels for each of {n_snapshots} "
+                "snapshots, or of the first ones",
+                got=f"an array of {size_of(frames.shape)}",
+            )
+        if not np.isfinite(frames).all():
+            raise InputError(f"The true frames of {self._path} have NaN or infinite values")
+        white_level(frames)
+        return _TrueFrames(candidate.name, frames, used, tuple(notes))
+
+    def _misfit(self, true: _TrueFrames) -> float:
+        """Return how badly true frames explain y, rounded: equal ones are as good as each other."""
+        phi = self._phi[true.used[0] : true.used[-1] + 1]
+        series = true.frames.reshape(-1, *phi.shape)
+        y = self.y[: len(series)]
+        if self._calibration is not None:
+            y = y - self._calibration.dark
+        with np.errstate(all="ignore"):  # infinite values
+            _, misfit = fit_white(y, phi, series)
+        return round(misfit, 2)
 
 
 def _turned(array: Array, size: tuple[int, ...], what: str, assumed: list[str]) -> Array:
     """Return an array in the first orientation in which its pictures have a size, else as it is."""
-    for note, turned in _orientations(array):
+    for note, turned in orientations(array):
         if turned.shape[-2:] == tuple(size):
             assumed += [f"{what} {note}"] if note else []
             return turned
     return array
 
 
-def _used(y: Array, masks: Array) -> range:
-    """Return which of the masks have a part in y; all, unless y shows it."""
+def _used(y: Array, masks: Array) -> tuple[range, bool]:
+    """Return which of the masks have a part in y, all unless y shows it, and whether y does."""
     every = range(len(masks))
     if masks.min() < 0 or not masks.max() > 0 or mask_fit(y, masks) < MATCH:
-        return every
-    return every[slice(*present_masks(y, masks))]
+        return every, False
+    return every[slice(*present_masks(y, masks))], True
 
 
-def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:
+def _recorded(
+    path: Path,
+    masks: Contents | Calibration | None,
+    truth: Contents | None,
+    names: Mapping[str, str],
+) -> Measurements:
     series = RecordedSeries(path)  # open as long as its frames are used
-    return Measurements(series.require_raw(), series.calibration if masks is None else masks, truth)
+    found_masks: Array | Calibration = series.calibration
+    if isinstance(masks, Contents):
+        found_masks = masks.one(MASKS, "masks", names["masks"]).load()
+    elif masks is not None:
+        found_masks = masks
+    frames = None
+    if truth is not None:
+        frames = truth.one(TRUTH, "true frames", names["truth"]).load()
+    return Measurements(series.require_raw(), found_masks, frames)
 
 
 def _format_of(path: Path) -> str | None:
@@ -249,11 +295,11 @@ def _format_of(path: Path) -> str | None:
     return mark.decode() if isinstance(mark, bytes) else mark if isinstance(mark, str) else None
 
 
-def _read_masks(path: Path, variable: str) -> Array | Calibration:
+def _read_masks(path: Path) -> Contents | Calibration:
     mark = _format_of(path)
     if mark == CALIBRATION_FORMAT:
         return load_calibration(path)
     if mark == RECORDING_FORMAT:
         with RecordedSeries(path) as series:
             return series.calibration
-    return read_one(path, MASKS, "masks", variable)
+    return read_contents(path)

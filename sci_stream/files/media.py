@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +18,10 @@ from sci_stream.file_guard import reading, require_memory, require_ratio, requir
 from sci_stream.model import Array
 
 TIFF = (".tif", ".tiff")
+# A sign follows the start or a separator: the hyphen of "mask-1" is none.
+_SIGN = r"(?:(?<![^\W_])[-+−])?"
+_INTEGERS = re.compile(rf"({_SIGN}\d+)")
+_DECIMALS = re.compile(rf"({_SIGN}\d+(?:[.,]\d+)?)")
 # Containers with their data inside. Playlists and other scripts, which FFmpeg recognises by their
 # content whatever their name, make it open other files and addresses.
 _VIDEO = re.compile(
@@ -97,15 +103,57 @@ def read_pages(path: Path) -> list[Array]:
 
 
 def in_natural_order(files: Iterable[Path]) -> list[Path]:
-    """Sort files by their names, 2.png before 10.png."""
+    """Sort files by the numbers in their names: 2.png before 10.png, -1 before +0, 0.75 before 1.0.
 
-    def key(path: Path) -> list[tuple[int, str]]:
-        return [
-            (int(part), "") if part.isdigit() else (-1, part)
-            for part in re.split(r"(\d+)", str(path))
-        ]
+    A number has decimals unless the steps are more regular without: run1.9 precedes run1.10.
+    """
+    return _sorted(list(files))[0]
 
-    return sorted(files, key=key)
+
+def gaps_between(files: Sequence[Path]) -> list[str]:
+    """Return a sentence for each place where the numbers in the names of files leave some out."""
+    files, steps = _sorted(files)
+    if not steps or steps.count(min(steps)) < len(steps) / 2:
+        return []
+    usual = min(steps)
+    return [
+        f"{before.name} is followed by {after.name}: images between them may be missing"
+        for (before, after), step in zip(pairwise(files), steps, strict=True)
+        if step > 1.5 * usual
+    ]
+
+
+def _sorted(files: Sequence[Path]) -> tuple[list[Path], list[float]]:
+    """Return the files in order, and the steps of the first number that changes: none if it does
+    not count them.
+    """
+    ways = []
+    for numbers in (_DECIMALS, _INTEGERS):
+        ordered = sorted(files, key=lambda file: (_parts(file, numbers), file.name))
+        ways.append((ordered, _steps([_parts(file, numbers) for file in ordered])))
+    return min(ways, key=lambda way: len(set(way[1])) or len(files))
+
+
+def _parts(file: Path, numbers: re.Pattern[str]) -> list[tuple[float, str]]:
+    """Return texts and numbers of a name in turn: numbers precede texts."""
+    texts = numbers.split(file.stem)
+    return [
+        (math.inf, text) if index % 2 == 0 else (_value(text), "")
+        for index, text in enumerate(texts)
+    ]
+
+
+def _value(text: str) -> float:
+    return float(text.replace(",", ".").replace("−", "-"))
+
+
+def _steps(names: Sequence[list[tuple[float, str]]]) -> list[float]:
+    for column in zip(*names, strict=False):
+        if len(set(column)) > 1:
+            values = [number for number, text in column]
+            steps = [round(after - before, 9) for before, after in pairwise(values)]
+            return steps if math.isfinite(values[0]) and min(steps) > 0 else []
+    return []
 
 
 def _count_pages(content: bytes) -> int | None:

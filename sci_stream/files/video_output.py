@@ -16,7 +16,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +25,7 @@ from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
 from sci_stream.model import Array, BayerPhase, Json
+from sci_stream.recording.hdf5 import open_file
 from sci_stream.recording.segments import require_space
 
 
@@ -345,7 +345,7 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
     """
     shape = (len(video.seqs), *video.shape)
     require_space(path, math.prod(shape) * video.dtype.itemsize)
-    with h5py.File(path, "w") as file:
+    with open_file(path, "w") as file:
         file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
         entry = file.create_group("entry")
         entry.attrs.update(video.notes, NX_class="NXentry", default="video")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from sci_stream.optics.calibration import R_FLOOR
+from sci_stream.optics.calibration import BLIND_SHARE
 
 
 def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -53,17 +53,17 @@ def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Te
         (…, H, W), R = Σ_b φ_b² as from `gram_diag`.
     valid
         (…, H, W) bool, broadcastable to ``r``: pixels with a valid measurement. False for bad or
-        saturated ones. Pixels with R ≤ `R_FLOOR` are always excluded.
+        saturated ones. Blind pixels, R ≤ `BLIND_SHARE` of its mean, are always excluded.
 
     Returns
     -------
     (…, H, W), a new tensor in the dtype of ``r``.
     """
     # Multiplying by 0 instead of branching keeps the projection one fused operation.
-    measured = r > R_FLOOR
+    measured = r > BLIND_SHARE * r.mean()
     if valid is not None:
         measured = measured & valid
-    return torch.where(measured, r.clamp_min(R_FLOOR).reciprocal(), 0.0)
+    return torch.where(measured, r, 1.0).reciprocal() * measured
 
 
 def accumulate_and_project(

@@ -38,6 +38,7 @@ from sci_stream.recon.backend.fusion import Compiler, Fusion, compile_on_gpu
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
+from sci_stream.recon.denoisers.colours import suited_to_colours
 from sci_stream.recon.denoisers.temporal import (
     IterationDenoiser,
     cycled_denoisers,
@@ -64,6 +65,11 @@ Watch = Callable[[torch.Tensor], None]
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
 # are not finite, since squares of floats near the largest overflow.
 _MAX_Y = 1e6
+
+
+# Root mean square difference, where white is 1, up to which fused solves are the plain ones: 16
+# bits cost the network 0.07 to 0.56 of 255 (lab/research/speed-cpu.md).
+_MAX_DIFFERENCE = 1e-3
 
 
 class Estimate(NamedTuple):
@@ -105,8 +111,7 @@ class Engine:
         How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where
         ``cuda_graphs``, and nothing elsewhere.
     compiler
-        How the operations of recorded work are fused; None for torch's compiler on a GPU, and
-        nothing elsewhere.
+        How operations are fused; None for torch's compiler on a GPU, and nothing elsewhere.
     cuda_graphs
         False to launch each operation.
 
@@ -132,12 +137,14 @@ class Engine:
         self.calibration = calibration
         self.settings = settings
         self.device = device
+        denoiser, self._mosaics = suited_to_colours(denoiser, calibration.bayer)
         self._stages = denoiser if isinstance(denoiser, UnrolledSolver) else None
         self._denoiser = denoiser.before if isinstance(denoiser, UnrolledSolver) else denoiser
         self._features = None if self._stages is None else self._stages.dtype
         self._recordable = is_recordable(denoiser)
         if recorder is None and device.type == "cuda":
-            recorder, compiler = record_cuda_graph(device), compiler or compile_on_gpu
+            recorder = record_cuda_graph(device)
+            compiler = compiler or compile_on_gpu
         self._graphs = Graphs(recorder)
         if self._graphs.active and (
             why_not := why_not_recorded(denoiser, calibration.phi.size, cuda_graphs=cuda_graphs)
@@ -147,6 +154,9 @@ class Engine:
         self._prepare = self._fusion(self.prepare)
         self._initialize = self._fusion(self.initialize)
         self._data_step = self._fusion(data_step)
+        # Tensors: the compiler would make a version of its own for each calibration's numbers.
+        noise = calibration.noise
+        self._noise = None if noise is None else torch.tensor(noise, device=device).unbind()
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -186,7 +196,13 @@ class Engine:
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
         frames, along_time = self._masks.phi.shape[1], self.settings.along_time
-        return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
+        return cycled_denoisers(
+            self._denoiser,
+            frames,
+            self.device,
+            along_time=along_time,
+            mosaics=self._mosaics,
+        )
 
     def change_settings(self, settings: SolverSettings) -> None:
         """Solve with other numbers of iterations from the next snapshot on; all else must be as it
@@ -240,16 +256,10 @@ class Engine:
         `costs`, measured when everything is prepared.
         """
         # Where solves are recorded, each number again: the first time, the solve is recorded.
+        if self._fusion.possible:
+            self._choose_fusion()
         counts = self._rungs * 2 or self._cost_known_at
-        if self._rungs and self._fusion.possible:
-            plain_s = [self._warmed(counts[0]) for _ in range(2)][-1]
-            self._fusion.on = True
-            self._graphs.clear()
-            fused_s = [self._warmed(counts[0]) for _ in range(2)][-1]
-            self._fusion.on &= fused_s < plain_s
-            if not self._fusion.on:
-                self._graphs.clear()
-        seconds = {iterations: self._warmed(iterations) for iterations in counts}
+        seconds = {iterations: self._warmed(iterations)[0] for iterations in counts}
         full = self.settings.iterations
         if self._stages is not None and full > (most := max(seconds)):
             # All further ones are with the denoiser, as the first are.
@@ -260,15 +270,35 @@ class Engine:
         self.costs = SolveCosts(seconds)
         return self.costs
 
-    def _warmed(self, iterations: int) -> float:
-        """Solve two snapshots of a moving pattern, the first cold; return the seconds of the
-        second.
+    def _choose_fusion(self) -> None:
+        """Fuse operations if solves then are faster and the same."""
+        iterations = self.settings.min_iterations
+        self._fusion.on = False
+        plain_s, plain = [self._warmed(iterations) for _ in range(2)][-1]
+        self._graphs.clear()
+        self._fusion.on = True
+        fused_s, fused = [self._warmed(iterations) for _ in range(2)][-1]
+        difference = float(np.sqrt(np.mean(np.square(fused - plain))))
+        if self._fusion.on and not difference <= _MAX_DIFFERENCE:
+            self._fusion.stop(f"fused solves differ from plain ones by {difference:.1g}")
+        self._fusion.on &= fused_s < plain_s
+        if not self._fusion.on:
+            self._graphs.clear()
+
+    def _warmed(self, iterations: int) -> tuple[float, npt.NDArray[np.float32]]:
+        """Solve two snapshots of a moving pattern, the first cold.
+
+        Returns
+        -------
+        The seconds of the second, and both videos.
         """
         self.forget()
+        videos = []
         for seq in range(2):
-            _, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
+            video, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
+            videos.append(video.astype(np.float32))
         self.forget()
-        return report.solve_ns / 1e9
+        return report.solve_ns / 1e9, np.stack(videos)
 
     def reconstruct(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -460,8 +490,8 @@ class Engine:
         if not self.settings.weigh_noise:
             return Measurement(planes, masks.phi, r_inv, r_inv_clipped=r_inv_clipped)
         noise, mismatch = estimate_noise(planes, masks.windows, r_inv)
-        if self.calibration.noise is not None:
-            offset, slope = self.calibration.noise
+        if self._noise is not None:
+            offset, slope = self._noise
             noise = torch.maximum(noise, planes.clamp_min(0.0).mul_(slope).add_(offset))
             mismatch = (mismatch - slope).clamp_min_(0.0)
         return Measurement(planes, masks.phi, r_inv, noise, mismatch, r_inv_clipped)

@@ -56,9 +56,13 @@ _MIN_WINDOWS = 240
 _SCORING_STEPS = 5
 _START = 1e-3
 # In windows of noise alone, half of the s_w² are above 0 by chance and explain a part of the noise.
-# The inverse of what is left: 1.25 to 1.4 behind published, shifting and measured masks with B = 8
+# The inverse of the rest: 1.25 to 1.4 behind published, shifting and measured masks with B = 8
 # and 14.
 _TAKEN_FOR_TEXTURE = 1.3
+
+# Variance that no window is below, relative to the mean of all residuals. Windows that a plane fits
+# exactly, as black ones without noise, would outweigh all others, up to the limit of float32.
+_MIN_VARIANCE = 1e-6
 
 MOVING_MISMATCH = 8.0
 """Variance of mask errors where something moves, in units of that where nothing does. Tuned on the
@@ -193,9 +197,9 @@ def _variance_components(
     growth = brightness.new_ones(
         ()
     )  # from 0 it could not leave 0 where the brightness alone explains nothing
-    tiny = brightness.new_full((), _TINY)
+    least = _MIN_VARIANCE * squared.sum() / in_all.sum().clamp_min(_TINY) + _TINY
     for _ in range(_SCORING_STEPS):
-        weight = torch.addcmul(torch.addcmul(tiny, noise, noisy), texture, textured).pow_(-2)
+        weight = torch.addcmul(torch.addcmul(least, noise, noisy), texture, textured).pow_(-2)
         normal = (weight * products).sum(2)
         # s_w² is eliminated from the normal equations of the windows that have any.
         ratios = normal[1, :2] / normal[1, 2].clamp_min(_TINY)

@@ -7,8 +7,8 @@ Layout of the group (schema version 1)::
     @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
     @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
     [measured/]  raw measurements behind the calibration, if it was measured here:
-        white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)      mask_order
-        (B,) int64 @frames  @field  @clipped_fraction
+        white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)
+        mask_order (B,) int64        @frames  @field  @clipped_fraction
 
 Unknown values are absent. Recordings do not contain ``measured/``.
 """

@@ -10,6 +10,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from isal import isal_zlib
 
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Array, Reconstruction, SeriesInfo
@@ -17,12 +18,14 @@ from sci_stream.optics.mask_errors import correction_length
 from sci_stream.parameters import Value
 from sci_stream.quantities import Column, Quantity, quantities_of, text_column
 from sci_stream.recording.hdf5 import place, read_dataset, require_dataset
-from sci_stream.recording.layout import GROWTH_ROWS, RowState
+from sci_stream.recording.layout import FRAME_FLAGS, GROWTH_ROWS, RowState
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated
 # rows; a row beyond them costs reading its block again.
 BLOCK_ROWS = 512
+# Of each block of each column, so that damage costs the block, written once the block is complete.
+_CHECKSUMS = "rows_crc32"
 # Late results fall into recent blocks; older ones are read again from the file.
 _BLOCKS_KEPT = 8
 
@@ -75,6 +78,10 @@ COLUMNS = (
     Column(
         "masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"
     ),
+    *(
+        Column(f"{name}_crc32", "u4", f"CRC-32 of the stored {name}, in C order, little-endian")
+        for name in FRAME_FLAGS
+    ),
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
 
@@ -87,6 +94,10 @@ _WRITTEN_LAST = {"state": 1, "outcome": 2}
 
 # Prefix of the columns of chunk data, as in ``chunk_ExposureTime``.
 CHUNK_PREFIX = "chunk_"
+
+
+# Columns of a snapshot's stored data, which may be in several segments.
+STORED = ("state", *(f"{name}_crc32" for name in FRAME_FLAGS))
 
 
 def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
@@ -211,9 +222,17 @@ def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
     return SolveReport(**report)
 
 
-def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
-    """Create the columns of a series in an empty group."""
-    for column in columns_of(info):
+def create_columns(file: h5py.File, info: SeriesInfo) -> None:
+    """Create the columns of a series in a file."""
+    group = file.create_group("rows")
+    columns = columns_of(info)
+    sums = file.create_dataset(
+        _CHECKSUMS, (0, len(columns)), "u4", maxshape=(None, len(columns)), chunks=(1, len(columns))
+    )
+    sums.attrs["long_name"] = f"CRC-32 of {BLOCK_ROWS} rows of each column"
+    # A fixed length: HDF5 keeps the other texts of attributes where it has no checksums.
+    sums.attrs["columns"] = np.bytes_("\n".join(sorted(column.name for column in columns)).encode())
+    for column in columns:
         node = group.create_dataset(
             column.name,
             (0,),
@@ -227,13 +246,60 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
             node.attrs["units"] = column.units
 
 
-def read_rows(file: h5py.File, *, has_video: bool, only_outcomes: bool = False) -> dict[str, Array]:
-    """Read all columns by name, or only ``state`` and ``outcome``, cut to one length.
+def write_rows(file: h5py.File, rows: Mapping[str, Array]) -> None:
+    """Write whole columns, as far as the file has them, and their checksums."""
+    sums = []
+    for name in _summed_columns(file):
+        node = file["rows"][name]
+        values = rows.get(name, np.full(len(rows["state"]), node.fillvalue, node.dtype))
+        node.resize(len(values), 0)
+        node[:] = values
+        sums.append(_block_checksums(node, values))
+    file[_CHECKSUMS].resize(len(sums[0]), 0)
+    file[_CHECKSUMS][:] = np.transpose(sums)
 
-    With ``has_video``, outcomes are made consistent with states: a kill, or a live reader, may come
-    between the two writes. A snapshot is reconstructed if and only if its video is stored;
-    otherwise a row that a kill left inconsistent would be counted and never sent again.
+
+def _summed_columns(file: h5py.File) -> list[str]:
+    names: list[str] = bytes(file[_CHECKSUMS].attrs["columns"]).decode().split("\n")
+    return names
+
+
+def _block_checksums(node: h5py.Dataset, values: Array) -> list[int]:
+    """Return the checksums of a column's blocks, of which the last is filled up."""
+    blocks = np.full((-(-len(values) // BLOCK_ROWS), BLOCK_ROWS), node.fillvalue, node.dtype)
+    blocks.reshape(-1)[: len(values)] = values
+    return [isal_zlib.crc32(block) for block in blocks]
+
+
+def damaged_blocks(file: h5py.File, rows: Mapping[str, Array]) -> dict[str, list[int]]:
+    """Return the blocks of rows that do not fit their checksums, by the name of their column.
+
+    For ``rows`` as they are in a file that was closed; those of earlier versions have no checksums.
     """
+    if _CHECKSUMS not in file:
+        return {}
+    try:
+        stored = read_dataset(require_dataset(file, _CHECKSUMS, 2))
+    except FileFormatError:
+        return {_CHECKSUMS: list(range(-(-len(rows["state"]) // BLOCK_ROWS)))}
+    damaged = {}
+    for name, known in zip(_summed_columns(file), stored.T, strict=True):
+        if name not in file["rows"] or name not in rows:
+            continue
+        sums = _block_checksums(file["rows"][name], rows[name])
+        # A file that was closed after a failed write lacks those of its last blocks.
+        blocks = [
+            index
+            for index, (one, other) in enumerate(zip(sums, known.tolist(), strict=False))
+            if other not in {0, one}
+        ]
+        if blocks:
+            damaged[name] = blocks
+    return damaged
+
+
+def read_rows(file: h5py.File, *, only_outcomes: bool = False) -> dict[str, Array]:
+    """Read all columns by name, or only ``state`` and ``outcome``, cut to one length."""
     # State first: the writer flushes it last, so the other columns, read later, contain all it
     # refers to.
     state = _read_column(file, COLUMNS[-1], 0)
@@ -250,13 +316,20 @@ def read_rows(file: h5py.File, *, has_video: bool, only_outcomes: bool = False) 
     }
     rows["state"] = state
     shortest = min(map(len, rows.values()))
-    rows = {name: values[:shortest] for name, values in rows.items()}
-    if has_video:
-        outcome, reconstructed = rows["outcome"], OUTCOME_CODES["reconstructed"]
-        stored = (rows["state"] & RowState.VIDEO) != 0
-        outcome[~stored & (outcome == reconstructed)] = 0
-        outcome[stored] = reconstructed
-    return rows
+    return {name: values[:shortest] for name, values in rows.items()}
+
+
+def reconcile(rows: Mapping[str, Array]) -> None:
+    """Make the outcomes of a file with video consistent with its states.
+
+    A kill, or a live reader, may come between the two writes. A snapshot is reconstructed if and
+    only if its video is stored; otherwise a row that a kill left inconsistent would be counted and
+    never sent again.
+    """
+    outcome, reconstructed = rows["outcome"], OUTCOME_CODES["reconstructed"]
+    stored = (rows["state"] & RowState.VIDEO) != 0
+    outcome[~stored & (outcome == reconstructed)] = 0
+    outcome[stored] = reconstructed
 
 
 def _read_column(file: h5py.File, column: Column, rows: int) -> Array:
@@ -277,16 +350,17 @@ class RowTable:
     Rows arrive nearly in order, but may be set again or late: a block that has left memory is read
     back.
 
-    The group was made by `create_columns` for the same series.
+    The file was made by `create_columns` for the same series.
     """
 
-    def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
+    def __init__(self, file: h5py.File, info: SeriesInfo) -> None:
         self._columns = sorted(
             columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0)
         )
         self._datasets: dict[str, h5py.Dataset] = {
-            column.name: group[column.name] for column in self._columns
+            column.name: file["rows"][column.name] for column in self._columns
         }
+        self._sums: h5py.Dataset = file[_CHECKSUMS]
         self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
         self._blocks: OrderedDict[int, _Block] = OrderedDict()
         self._dirty: set[int] = set()
@@ -317,6 +391,8 @@ class RowTable:
 
     def _load(self, index: int) -> _Block:
         first = index * BLOCK_ROWS
+        if index < self._sums.shape[0]:
+            self._sums[index] = 0  # it is about to change
         block: _Block = {}
         for column in self._columns:
             values = np.full(BLOCK_ROWS, column.fill, column.dtype)
@@ -348,10 +424,20 @@ class RowTable:
             node.flush()
         self._dirty.clear()
         while len(self._blocks) > _BLOCKS_KEPT:
-            self._blocks.popitem(last=False)
+            self._sum_block(oldest := next(iter(self._blocks)))
+            del self._blocks[oldest]
+
+    def _sum_block(self, index: int) -> None:
+        """Write the checksums of a block that leaves the memory, or stays as it is."""
+        if self._sums.shape[0] <= index:
+            self._sums.resize(index + 1, 0)
+        block = self._blocks[index]
+        self._sums[index] = [isal_zlib.crc32(block[name]) for name in sorted(block)]
 
     def trim(self) -> None:
-        """Truncate the columns to the existing rows."""
+        """Truncate the columns to the existing rows, and write the last checksums."""
+        for index in self._blocks:
+            self._sum_block(index)
         for node in self._datasets.values():
             if node.shape[0] > self.rows:
                 node.resize(self.rows, 0)

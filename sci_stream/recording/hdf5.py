@@ -16,17 +16,21 @@ import math
 import os
 import re
 import struct
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import h5py
 import numpy as np
+from isal import isal_zlib
 
 from sci_stream.errors import FileFormatError, require_optional
 from sci_stream.file_guard import (
+    NO_LOCKS,
     SMALL_BYTES,
     in_words,
+    lock,
     reading,
     require_memory,
     require_ratio,
@@ -53,6 +57,8 @@ _MAX_MISSING_BYTES = 16 << 20
 # second, and its default of 100 never ends. A writer is interrupted in the middle of a write for
 # milliseconds.
 _READ_ATTEMPTS = 30
+# HDF5's error where this process has the file open without a lock.
+_OPEN_WITHOUT_LOCK = "file locking flag values don't match"
 _FEW_ATTEMPTS = "sci_stream_few_attempts"
 # Every object is checked before the first is read; ours have a hundred, networks in MATLAB files a
 # few hundred.
@@ -76,13 +82,42 @@ def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.Fi
     return _open(path, what)
 
 
+def open_file(path: Path, mode: str, **options: Any) -> h5py.File:
+    """Open an HDF5 file; without a lock where its disk has none."""
+    try:
+        return h5py.File(path, mode, **options)
+    except OSError as error:
+        if error.errno not in NO_LOCKS and _OPEN_WITHOUT_LOCK not in str(error):
+            raise
+        return h5py.File(path, mode, locking=False, **options)
+
+
+def require_recording_disk(folder: Path) -> bool:
+    """Write, lock and read a small file as a recording; return whether the disk has file locks.
+
+    Raises OSError or `FileFormatError` if one of these fails.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".sci-stream-") as place:
+        path = Path(place) / "probe.h5"
+        path.write_bytes(
+            build_image(lambda file: file.create_dataset("rows", data=[0], maxshape=(None,)))
+        )
+        with open_file(path, "r+", libver=LIBVER) as file:
+            file.swmr_mode = True
+            has_locks = lock(file.id.get_vfd_handle(), shared=True)
+            with open_for_reading(path, "recording") as reader:
+                read_array(reader, "rows", 1)
+    return has_locks
+
+
 def _open(path: Path, what: str) -> h5py.File:
     try:
         # SWMR mode ignores the flag of a writer, alive or killed. For other files it would be
         # wrong: HDF5 takes damage for a write in progress, waits and reads again.
         if not _is_unfinished(path):
-            return h5py.File(path, "r")
-        return h5py.File(path, "r", swmr=True, driver=_FEW_ATTEMPTS)
+            return open_file(path, "r")
+        attempts = _READ_ATTEMPTS if is_open_for_writing(path) else 1
+        return open_file(path, "r", swmr=True, driver=_FEW_ATTEMPTS, attempts=attempts)
     except Exception as error:  # h5py's error depends on the damaged place
         raise FileFormatError(
             f"{path} cannot be opened as a {what}",
@@ -92,11 +127,11 @@ def _open(path: Path, what: str) -> h5py.File:
         ) from error
 
 
-def _use_few_attempts(access: Any) -> None:
+def _use_few_attempts(access: Any, attempts: int) -> None:
     """Set up file access as by default, with fewer attempts to read metadata; called by h5py."""
     access.set_fapl_sec2()
     if (limit_attempts := _limit_attempts()) is not None:
-        limit_attempts(access.id, _READ_ATTEMPTS)
+        limit_attempts(access.id, attempts)
 
 
 @functools.cache
@@ -205,6 +240,11 @@ def _require_filters(node: h5py.Dataset) -> None:
         require_optional(
             "hdf5plugin", "compression", f"Reading the compressed dataset {place(node)}"
         )
+
+
+def missing_bytes(path: Path) -> int:
+    """Return how many bytes a file lacks at its end, as its superblock counts them."""
+    return _superblock(path)[1]
 
 
 def is_open_for_writing(path: Path) -> bool:
@@ -345,7 +385,10 @@ def write_text(group: h5py.Group, name: str, text: str) -> None:
     """
     data = text.encode()
     # Fixed length: SWMR does not support variable-length data.
-    group.create_dataset(name, data=data, dtype=h5py.string_dtype("utf-8", max(1, len(data))))
+    kind = h5py.string_dtype("utf-8", max(1, len(data)))
+    node = group.create_dataset(name, data=data, dtype=kind)
+    # HDF5 itself sums metadata, which attributes are, and no data.
+    node.attrs["crc32"] = isal_zlib.crc32(data)
 
 
 def read_text(group: h5py.Group, name: str) -> str:
@@ -365,4 +408,8 @@ def read_text(group: h5py.Group, name: str) -> str:
     with reading(place(node), "text"):
         require_memory(node.dtype.itemsize, place(node))
         raw = node[()]
-        return raw.decode() if isinstance(raw, bytes) else str(raw)
+        data = raw if isinstance(raw, bytes) else str(raw).encode()
+        stored = node.attrs.get("crc32")  # files of earlier versions have none
+        if stored is not None and stored != isal_zlib.crc32(data):
+            raise FileFormatError(f"{place(node)} is damaged", got="another checksum")
+        return data.decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
+from sci_stream.delivery.ledger import not_recorded
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -25,7 +26,7 @@ from sci_stream.recording.columns import (
     Recorded,
     cell_text,
 )
-from sci_stream.recording.reader import Recording, Settings
+from sci_stream.recording.reader import DAMAGE, Recording, Settings
 from sci_stream.recording.series import RecordedSeries
 
 # A run that lost every other snapshot would otherwise print one gap for each.
@@ -59,6 +60,9 @@ _OF_CALIBRATION = (
 
 Runs = list[tuple[int, int]]
 """First and last sequence number of each run."""
+
+Progress = Callable[[int, int], None]
+"""Takes the number of parts done, and of all."""
 
 Rows = Mapping[str, Array]
 """Columns of a recording, by name."""
@@ -120,8 +124,11 @@ def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows
 class RecordingSummary:
     """A recording, finished or not.
 
-    ``figures`` are plain values, as ``inspect --json`` prints them: ``segments``, each ``last``,
-    ``continued`` or ``unfinished``; numbers of ``stored`` snapshots, with the size of the arrays
+    ``figures`` are plain values, as ``inspect --json`` prints them: ``state``, complete, unfinished
+    or damaged; known ``damage``, in words, and whether all was ``verified``; ``segments``, each
+    ``last``, ``continued``, ``unfinished`` or ``damaged``, with the bytes that are ``missing`` at
+    its end; the number of snapshots ``lost``, which should have been recorded; numbers of
+    ``stored`` snapshots, with the size of the arrays
     (``bytes``) and on disk; the last ``ledger`` in the file; outcomes counted from the ``rows``, of
     which ``open`` ones have none; ``events``, with the number of their raw ``snapshots``; ``gaps``,
     runs of known snapshots whose ``raw`` counts or ``video`` are missing; ``rates`` by host time,
@@ -133,6 +140,13 @@ class RecordingSummary:
     series: SeriesInfo
     figures: dict[str, Any]
 
+    def add_damage(self, problems: list[str]) -> None:
+        """Add what reading everything has found."""
+        self.figures["verified"] = True
+        self.figures["damage"] = problems
+        if problems:
+            self.figures["state"] = "damaged"
+
 
 def inspect_recording(path: Path) -> RecordingSummary:
     """Summarise a recording, finished or not, without reading its frames.
@@ -142,14 +156,24 @@ def inspect_recording(path: Path) -> RecordingSummary:
     with RecordedSeries(path) as series:
         rows, info = series.rows, series.info
         described = {**dataclasses.asdict(info), "name": info.series, "camera": info.camera}
+        damage = [
+            f"{segment.path.name}: {problem}"
+            for segment in series.segments
+            for problem in segment.damage
+        ]
+        counted = outcomes(rows)
+        state = "complete" if series.finished else "unfinished"
         figures = {
             "file": str(path),
-            "state": "complete" if series.finished else "unfinished",
+            "state": "damaged" if damage else state,
+            "verified": False,
+            "damage": damage,
+            "lost": not_recorded({**counted, **(series.ledger or {})}["dropped"]),
             "series": {name: described[name] for name in _SERIES},
             "segments": [_segment(segment) for segment in series.segments],
             "stored": _stored(series),
             "ledger": series.ledger,
-            "rows": outcomes(rows),
+            "rows": counted,
             "events": [
                 {**dataclasses.asdict(event), "snapshots": len(series.seqs_of_event(event.number))}
                 for event in series.events
@@ -165,15 +189,34 @@ def inspect_recording(path: Path) -> RecordingSummary:
         return RecordingSummary(info, figures)
 
 
+def verify_segment(path: Path, progress: Progress) -> list[str]:
+    """Read all of a file; return what of it is damaged or cannot be read, in words."""
+    try:
+        with Recording(path) as segment:
+            problems = segment.verify(progress)
+    except DAMAGE as error:
+        problems = [str(error)]
+    return [f"{path.name}: {problem}" for problem in problems]
+
+
 def _segment(segment: Recording) -> dict[str, Json]:
     return {
         "file": segment.path.name,
-        "state": "last" if segment.clean else ("continued" if segment.continued else "unfinished"),
+        "state": _state_of(segment),
+        "missing": segment.missing_bytes,
         "first_seq": segment.first_seq,
         "raw": len(segment.raw_seqs),
         "video": len(segment.video_seqs),
         "bytes": segment.disk_bytes,
     }
+
+
+def _state_of(segment: Recording) -> str:
+    if segment.damage:
+        return "damaged"
+    if not segment.closed:
+        return "unfinished"
+    return "last" if segment.clean else "continued"
 
 
 def _stored(series: RecordedSeries) -> dict[str, Json]:
@@ -188,7 +231,7 @@ def _stored(series: RecordedSeries) -> dict[str, Json]:
     }
 
 
-def outcomes(rows: Rows) -> dict[str, Json]:
+def outcomes(rows: Rows) -> dict[str, Any]:
     """Count the outcomes of the rows, and those that have none."""
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])

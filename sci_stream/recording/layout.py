@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 import h5py
 import numpy as np
+from isal import isal_zlib
 
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import require_optional
@@ -32,6 +33,8 @@ GROWTH_ROWS = 64
 # SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is
 # fixed.
 LEDGER_BYTES = 1 << 16
+# Its checksum takes the rest.
+_MAX_LEDGER_TEXT = LEDGER_BYTES - 32
 # Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black
 # become 0.
 VIDEO_U16_STEP = 2 / 65535
@@ -133,8 +136,12 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     write_text(file, "rig_toml", info.rig_toml)
     if layout.parent is not None:
         write_text(file, "parent", json.dumps(layout.parent, indent=1, sort_keys=True))
+    # With content, so that it has its place in the file: a full disk has no room for it later.
     file.create_dataset(
-        "ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,)
+        "ledger",
+        data=ledger_document({"clean": False}),
+        chunks=(LEDGER_BYTES,),
+        maxshape=(LEDGER_BYTES,),
     )
     for name, dtype in layout.frames.items():
         shape = frame_shape(name, info)
@@ -172,6 +179,7 @@ class LedgerDocument(TypedDict, total=False):
     ledger: LedgerCounts | None
     continued: str
     repaired: bool
+    crc32: int
 
 
 def ledger_document(
@@ -185,16 +193,31 @@ def ledger_document(
     Raises ValueError if it is too large even without notes.
     """
     text = _fitting_text(document, notes)
-    if len(text) > LEDGER_BYTES:
-        raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(text)}")
+    if len(text) > _MAX_LEDGER_TEXT:
+        raise ValueError(f"a ledger must fit {_MAX_LEDGER_TEXT} bytes as JSON, got {len(text)}")
+    text = b'%s, "crc32": %d}' % (text[:-1], isal_zlib.crc32(text))
     padded = np.zeros(LEDGER_BYTES, np.uint8)
     padded[: len(text)] = np.frombuffer(text, np.uint8)
     return padded
 
 
+def read_ledger(stored: bytes) -> dict[str, Json]:
+    """Return the document of `ledger_document`; empty if it is damaged, or read while it was
+    written.
+    """
+    text = stored.rstrip(b"\0")
+    whole, mark, crc32 = text.rpartition(b', "crc32": ')
+    is_sound = not mark or crc32 == b"%d}" % isal_zlib.crc32(whole + b"}")
+    try:
+        document = json.loads(text) if is_sound else {}
+    except (ValueError, RecursionError):
+        document = {}
+    return document if isinstance(document, dict) else {}
+
+
 def _fitting_text(document: LedgerDocument, notes: Mapping[str, Json]) -> bytes:
     fitting = dict(notes)
-    while len(text := json.dumps({**document, **fitting}).encode()) > LEDGER_BYTES and fitting:
+    while len(text := json.dumps({**document, **fitting}).encode()) > _MAX_LEDGER_TEXT and fitting:
         name = max(fitting, key=lambda key: len(json.dumps(fitting[key])))
         note = fitting.pop(name)
         if not isinstance(note, list | dict) or not note:

@@ -8,9 +8,10 @@ time, whichever was read last, and the number of segments is not limited by that
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -27,16 +28,20 @@ from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import read_calibration
 from sci_stream.recording.columns import (
+    BLOCK_ROWS,
     OUTCOME_CODES,
     OUTCOME_NAMES,
     cell_text,
+    damaged_blocks,
     read_rows,
+    reconcile,
     recorded_chunks,
     solve_report,
 )
 from sci_stream.recording.hdf5 import (
     check_mark,
     is_open_for_writing,
+    missing_bytes,
     open_for_reading,
     place,
     read_attribute,
@@ -49,12 +54,19 @@ from sci_stream.recording.layout import (
     RECORDING_FORMAT,
     RECORDING_VERSION,
     Compression,
+    LedgerDocument,
     frame_shape,
+    ledger_document,
     read_info,
+    read_ledger,
     scale_of,
 )
 from sci_stream.reports import SolveReport
+from sci_stream.wire.payload import checksum
 
+_LOG = logging.getLogger(__name__)
+DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
+"""Errors of reading a recording: h5py's depends on the damaged place."""
 Settings = dict[str, int | float | str]
 """Settings of a solver, by name."""
 
@@ -92,6 +104,7 @@ class Recording(AbstractContextManager["Recording"]):
             None  # device and inode, once its content has been checked
         )
         self._frames: dict[str, h5py.Dataset] = {}
+        self._checksums: dict[str, h5py.Dataset] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._closed = False
         try:
@@ -153,10 +166,30 @@ class Recording(AbstractContextManager["Recording"]):
                 )
             check_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
             self._frames = _frames(file)
+            self._checksums = {
+                name: require_dataset(file, f"rows/{name}_crc32", 1)
+                for name in self._frames
+                if f"rows/{name}_crc32" in file
+            }
         except BaseException:
             file.close()
             raise
         return file
+
+    def replace_ledger(self, document: LedgerDocument) -> None:
+        """Replace the stored ledger of a closed file in place, keeping the notes.
+
+        A plain write of bytes that the file has already: it needs no space, and a kill leaves the
+        rest of the file as it is.
+
+        Raises OSError if it fails.
+        """
+        with self._file() as file:
+            chunk = file["ledger"].id.get_chunk_info_by_coord((0,))
+        with self.path.open("r+b") as plain:
+            plain.seek(chunk.byte_offset)
+            plain.write(ledger_document(document, self.notes).tobytes())
+        self.refresh()
 
     def _suspend(self) -> None:
         """Close the file until its next use."""
@@ -164,7 +197,8 @@ class Recording(AbstractContextManager["Recording"]):
         with _lock:
             if _open is self:
                 _open = None
-                self._frames = {}  # first: HDF5 does not close a dataset that is still referenced
+                # First: HDF5 does not close a dataset that is still referenced.
+                self._frames = self._checksums = {}
                 assert self._hdf5 is not None
                 self._hdf5.close()
 
@@ -177,12 +211,21 @@ class Recording(AbstractContextManager["Recording"]):
         with _lock:
             self._suspend()
             with self._file() as file:
-                # Where video is stored, a snapshot counts as reconstructed if and only if its video
-                # is.
-                has_video = "video" in self._frames
-                self._rows = read_rows(file, has_video=has_video, only_outcomes=self._only_outcomes)
                 self._writing = is_open_for_writing(self.path)
                 self._ledger = _ledger_document(file)
+                is_final = self.closed
+                self._rows = read_rows(file, only_outcomes=self._only_outcomes)
+                # The rows of a file that is being written, or was left by a crash, may be newer
+                # than their checksums.
+                self._damaged = damaged_blocks(file, self._rows) if is_final else {}
+                # Where video is stored, a snapshot counts as reconstructed if and only if its video
+                # is.
+                if "video" in self._frames:
+                    reconcile(self._rows)
+                if not is_final:
+                    self._ledger = _ledger_document(file)
+            for problem in self.damage:
+                _LOG.warning("%s is damaged: %s", self.path, problem)
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -218,10 +261,43 @@ class Recording(AbstractContextManager["Recording"]):
 
     @property
     def clean(self) -> bool:
-        """Whether the recording was closed cleanly, with its final ledger."""
-        # A kill between the last flush and the end of closing leaves a file that other programs
-        # refuse to open.
-        return self._ledger.get("clean") is True and not self._writing
+        """Whether the recording was closed cleanly, with its final ledger, and is undamaged."""
+        return self._ledger.get("clean") is True and self.finished
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that the file lacks at its end."""
+        return missing_bytes(self.path)
+
+    @property
+    def damage(self) -> list[str]:
+        """What is known to be damaged in a file that was closed; `verify` reads the rest, too."""
+        problems = [
+            f"{name}: another checksum of {len(blocks)} blocks of {BLOCK_ROWS} rows"
+            for name, blocks in sorted(self._damaged.items())
+        ]
+        if self.closed and (n_bytes := self.missing_bytes):
+            problems.append(f"{n_bytes} bytes are missing at its end")
+        return problems
+
+    def verify(self, progress: Callable[[int, int], None]) -> list[str]:
+        """Read everything; return what is damaged, in words, such as ``video of snapshot 7``.
+
+        ``progress`` is called with the number of frames done and their total.
+        """
+        problems = self.damage
+        for what, read in (
+            ("the calibration", lambda: self.calibration),
+            ("the parent", lambda: self.parent),
+        ):
+            with noted(problems, what):
+                read()
+        stored = [(name, seq) for name in self._dtypes for seq in self.seqs_with(name)]
+        for done, (name, seq) in enumerate(stored, 1):
+            with noted(problems, f"{name} of snapshot {seq}"):
+                self.frame(name, seq)
+            progress(done, len(stored))
+        return problems
 
     @property
     def continued(self) -> str | None:
@@ -232,16 +308,29 @@ class Recording(AbstractContextManager["Recording"]):
         return name if isinstance(name, str) else None
 
     @property
-    def finished(self) -> bool:
-        """Whether the file was closed cleanly, at the end of its series or before a following
+    def closed(self) -> bool:
+        """Whether the file was closed in order, at the end of its series or before a following
         segment.
         """
-        return self.clean or (self.continued is not None and not self._writing)
+        # A kill between the last flush and the end of closing leaves a file that other programs
+        # refuse to open.
+        is_ended = self._ledger.get("clean") is True or self.continued is not None
+        return is_ended and not self._writing
+
+    @property
+    def closed_early(self) -> bool:
+        """Whether the file was closed in order, but before it had a final ledger or a successor."""
+        return not self.closed and not self._writing
+
+    @property
+    def finished(self) -> bool:
+        """Whether the file is `closed`, and nothing in it is known to be damaged."""
+        return self.closed and not self.damage
 
     @property
     def notes(self) -> dict[str, Json]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
-        known = ("clean", "time_ns", "ledger", "continued")
+        known = ("clean", "time_ns", "ledger", "continued", "crc32")
         return {name: value for name, value in self._ledger.items() if name not in known}
 
     @property
@@ -338,15 +427,38 @@ class Recording(AbstractContextManager["Recording"]):
         _ = np.broadcast_to(0, frame_shape(name, self.info))[
             part
         ]  # raises IndexError, which is no damage
+        row = seq - self.first_seq
         with self._file():
-            stored = read_dataset(self._frames[name], (seq - self.first_seq, *part))
+            whole = read_dataset(self._frames[name], (row,))
+            # Recordings of earlier versions, and repaired ones of them, have no checksums.
+            expected = int(self._checksums[name][row]) if name in self._checksums else 0
+            if expected not in {0, checksum(whole)}:
+                raise FileFormatError(
+                    f"The {name} of snapshot {seq} in {self.path} is damaged",
+                    expected=f"CRC-32 {expected}",
+                    hint="Its disk or a copy has changed it. Take it from another copy.",
+                )
+        stored = whole[part].copy() if part else whole
         scale = scale_of(name, stored.dtype)
         return stored if scale == 1 else stored * np.float32(scale)
+
+    def require_rows(self, seq: int | None = None) -> None:
+        """Raise `FileFormatError` if the row of a snapshot, or any, is known to be damaged."""
+        block = None if seq is None else (seq - self.first_seq) // BLOCK_ROWS
+        damaged = self._damaged.items()
+        names = [name for name, blocks in sorted(damaged) if block is None or block in blocks]
+        if names:
+            raise FileFormatError(
+                f"Rows of {self.path} are damaged",
+                got=f"another checksum of {', '.join(names)}",
+                hint="Take them from another copy; `rows` has them as they are.",
+            )
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq
         if not 0 <= row < len(self._rows[name]):
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        self.require_rows(seq)
         return self._rows[name][row].item()
 
     def camera_frame_id(self, seq: int) -> int | None:
@@ -424,13 +536,17 @@ def _frames(file: h5py.File) -> dict[str, h5py.Dataset]:
     return frames
 
 
-def _ledger_document(file: h5py.File) -> dict[str, Json]:
-    text = read_dataset(require_dataset(file, "ledger", 1)).tobytes().rstrip(b"\0")
+@contextmanager
+def noted(problems: list[str], what: str) -> Iterator[None]:
+    """Add ``what`` to the problems, with the reason, if it cannot be read."""
     try:
-        document = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}  # read while a live writer was replacing it, or damaged
-    return document if isinstance(document, dict) else {}
+        yield
+    except DAMAGE as error:
+        problems.append(f"{what}: {error}")
+
+
+def _ledger_document(file: h5py.File) -> dict[str, Json]:
+    return read_ledger(read_dataset(require_dataset(file, "ledger", 1)).tobytes())
 
 
 def _is_ledger(stored: object) -> TypeGuard[LedgerCounts]:

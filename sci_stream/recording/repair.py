@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.file_guard import complete_output
+from sci_stream.file_guard import complete_output, lock
 from sci_stream.model import Array
-from sci_stream.recording.columns import OUTCOME_CODES, columns_of
-from sci_stream.recording.hdf5 import LIBVER, open_for_reading
+from sci_stream.recording.columns import OUTCOME_CODES, columns_of, write_rows
+from sci_stream.recording.hdf5 import LIBVER, open_file, open_for_reading
 from sci_stream.recording.inspection import outcomes
 from sci_stream.recording.layout import (
     FRAME_FLAGS,
@@ -66,7 +66,14 @@ def repair_recording(
     written.
     """
     with Recording(path) as old:
-        if old.finished:
+        if old.closed and old.damage:
+            raise FileFormatError(
+                f"{path} was closed properly, but is damaged",
+                got="; ".join(old.damage),
+                hint="sci-stream inspect --verify lists what is lost; sci-stream export copies the "
+                "rest.",
+            )
+        if old.closed:
             return None
     _require_unused(path)
     original = path.with_name(f"{path.name}.crashed")
@@ -78,15 +85,12 @@ def repair_recording(
         require_space(partial, path.stat().st_size)
         with (
             open_for_reading(path, "recording") as source,
-            h5py.File(partial, "w", libver=LIBVER) as out,
+            open_file(partial, "w", libver=LIBVER) as out,
         ):
             frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
             layout = Layout(old.first_seq, frames, old.compression, old.parent)
             create_recording(out, old.info, old.calibration, layout)
-            for name, node in out["rows"].items():
-                node.resize(used, 0)
-                if name in columns:  # a damaged file may lack a column
-                    node[:] = columns[name]
+            write_rows(out, columns)
             _copy_frames(out, source, columns["state"], used, progress)
             document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
             if old.continued is None:
@@ -105,7 +109,9 @@ def _require_unused(path: Path) -> None:
     """Raise unless no program has the file open: its writer holds a lock, and so do readers."""
     try:
         with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            has_locks = lock(file.fileno())
+        if not has_locks:
+            raise OSError(errno.ENOLCK, "the disk has no file locks, by which a writer shows")
     except OSError as error:
         raise StorageError(
             f"{path} cannot be repaired while it may be in use",

@@ -11,19 +11,23 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
-from sci_stream.errors import FileFormatError, InputError, StorageError
-from sci_stream.recording.reader import Recording
+from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.errors import InputError, StorageError
+from sci_stream.recording.layout import LedgerDocument
+from sci_stream.recording.reader import DAMAGE, Recording
 
 _LOG = logging.getLogger(__name__)
-DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
-"""Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
 MAX_SEGMENTS = 100_000
 # Free space reserved for HDF5 to write its indices on closing.
-_CLOSING_BYTES = 8 << 20
+_MAX_CLOSING_BYTES = 8 << 20
+# What is reserved on a small disk: the indices of a recording take less than this share of it.
+_DISK_SHARE = 1 / 16
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _MAX_NAME_BYTES = 200
 
@@ -59,12 +63,23 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path.parent).free
 
 
+def disk_share(path: Path, max_bytes: int) -> int:
+    """Return ``max_bytes``, or a sixteenth of the disk of ``path`` if that is less."""
+    return min(max_bytes, int(shutil.disk_usage(path.parent).total * _DISK_SHARE))
+
+
+def closing_bytes(path: Path) -> int:
+    """Return the free space that a recording on the disk of ``path`` needs to be closed."""
+    return disk_share(path, _MAX_CLOSING_BYTES)
+
+
 def require_space(path: Path, n_bytes: int) -> None:
     """Refuse data before a disk is full, when HDF5 cannot close a file or ends the process.
 
     Raises `StorageError`.
     """
-    need, free = n_bytes + _CLOSING_BYTES, free_bytes(path)
+    need = n_bytes + closing_bytes(path)
+    free = free_bytes(path)
     if free < need:
         raise StorageError(
             f"The disk of {path} is full",
@@ -170,6 +185,27 @@ def open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Rec
     return None
 
 
+def finish_segments(path: Path, series: str, ledger: LedgerCounts) -> None:
+    """Finish the segments that a full disk ended before the series did, now that its ledger closes.
+
+    Each names its successor, the last has the ledger. Those that a crash left stay unfinished:
+    `repair_recording` makes clean copies.
+    """
+    segments = list(earlier_segments(path, series))
+    for segment, following in zip_longest(segments, segments[1:]):
+        document: LedgerDocument = {"time_ns": unix_ns(), "ledger": segment.ledger or ledger}
+        if following is None:
+            document |= {"clean": True, "ledger": ledger}
+        else:
+            document["continued"] = following.path.name
+        with segment:
+            try:
+                if segment.closed_early:
+                    segment.replace_ledger(document)
+            except DAMAGE as error:
+                _LOG.warning("%s stays unfinished, but readable: %s", segment.path, error)
+
+
 def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     """Open every segment of ``path`` as a reader would.
 
@@ -179,7 +215,7 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     problems: list[str] = []
     reconstructed, stored = IntervalSet(), IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
-    for number in range(_numbers(path)[-1] + 1):
+    for number in range(max(segment_numbers(path), default=0) + 1):
         candidate = segment_path(path, number)
         if not candidate.exists():
             problems.append(f"{candidate} is missing")
@@ -199,18 +235,17 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     return len(reconstructed), len(stored), problems
 
 
-def _numbers(path: Path) -> list[int]:
-    """Return 0 and the numbers of ``path``'s further segments, in order."""
+def segment_numbers(path: Path) -> list[int]:
+    """Return the numbers of ``path``'s segments that exist, in order; 0 is that of ``path``."""
     files = path.parent.glob(f"{glob.escape(path.stem)}_*{path.suffix}")
     names = (file.stem.removeprefix(f"{path.stem}_") for file in files)
-    return sorted(
-        {0, *(int(name) for name in names if name.isdecimal() and int(name) < MAX_SEGMENTS)}
-    )
+    numbers = {int(name) for name in names if name.isdecimal() and int(name) < MAX_SEGMENTS}
+    return [number for number in sorted({0, *numbers}) if segment_path(path, number).exists()]
 
 
 def existing_segments(path: Path) -> list[Path]:
     """Return the existing files of ``path``'s segments, in order, without opening them."""
-    return [file for number in _numbers(path) if (file := segment_path(path, number)).exists()]
+    return [segment_path(path, number) for number in segment_numbers(path)]
 
 
 def earlier_segments(path: Path, series: str) -> Iterator[Recording]:

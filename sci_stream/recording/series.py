@@ -15,12 +15,12 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.delivery.trigger_ring import Event
+from sci_stream.delivery.trigger_ring import Event, ring_time
 from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording.columns import CHUNK_PREFIX, columns_of
+from sci_stream.recording.columns import CHUNK_PREFIX, STORED, columns_of
 from sci_stream.recording.layout import FRAME_FLAGS, frame_shape, raw_dtype, scale_of
 from sci_stream.recording.reader import Recording, Settings
 from sci_stream.recording.segments import existing_segments, open_segment
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sci_stream.imaging.tone import ToneSettings
 
 _EVENTS = TypeAdapter(list[Event])
+_STEPS = TypeAdapter(list[tuple[int, int]])
 _Part = tuple[int | slice, ...]
 _Read = Callable[[int, _Part], Array]
 
@@ -224,16 +225,20 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
             known = ", ".join(str(event.number) for event in self.events) or "none"
             raise InputError(f"{self.path} has no event {number}", expected=f"one of {known}")
         host_ns = self.rows["host_time_ns"]
+        try:
+            steps = _STEPS.validate_python(self.notes.get("clock_steps", []))
+        except ValueError as error:
+            raise FileFormatError(f"The times in {self.path} are damaged", got=error) from None
         return [
             seq
             for seq in self.raw.seqs.tolist()
-            if event.covers(int(host_ns[seq - self.first_seq]))
+            if event.covers(ring_time(steps, seq, int(host_ns[seq - self.first_seq])))
         ]
 
     @property
     def finished(self) -> bool:
         """Whether every segment was closed cleanly, the last one with the final ledger, and none is
-        missing.
+        missing, or known to be damaged.
         """
         # By number: the files may have other names since. ``""`` is that of a stopped replay.
         follows = all(
@@ -349,8 +354,12 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
         Columns: ``seq`` and those of `sci_stream.recording.columns.COLUMNS`;
         ``pandas.DataFrame(table)`` accepts it. ``iterations`` is 0 for a snapshot that was dropped.
+
+        Raises `FileFormatError` if rows are damaged; `rows` has them as they are.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
+        for segment in self.segments:
+            segment.require_rows()
         columns: list[tuple[str, Any]] = [
             (name, values.dtype) for name, values in self.rows.items()
         ]
@@ -363,11 +372,13 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     def row(self, seq: int) -> dict[str, Any]:
         """Return the columns of one snapshot as plain values.
 
-        Raises KeyError if it lies outside the recording.
+        Raises KeyError if it lies outside the recording; `FileFormatError` if it is damaged.
         """
         index = seq - self.first_seq
         if not 0 <= index < len(self.rows["state"]):
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        for segment in self.segments:
+            segment.require_rows(seq)
         return {name: values[index].item() for name, values in self.rows.items()}
 
     def close(self) -> None:
@@ -412,7 +423,7 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
         place = slice(offset, offset + len(rows["state"]))
         identified, settled = rows["epoch"] >= 0, rows["outcome"] != 0
         for name, values in merged.items():
-            if name == "state":
+            if name in STORED:
                 values[place] |= rows[name]
             else:
                 chosen = (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.file_guard import lock
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import write_calibration
@@ -31,7 +31,7 @@ from sci_stream.recording.columns import (
     create_columns,
     reconstruction_cells,
 )
-from sci_stream.recording.hdf5 import LIBVER, build_image
+from sci_stream.recording.hdf5 import LIBVER, build_image, open_file
 from sci_stream.recording.layout import (
     ERROR_STEP,
     FRAME_FLAGS,
@@ -51,8 +51,10 @@ from sci_stream.recording.segments import (
     free_bytes,
     new_segment,
     require_space,
+    segment_numbers,
     segment_path,
 )
+from sci_stream.wire.payload import checksum
 
 _LOG = logging.getLogger(__name__)
 MAX_EMPTY_ROWS = 1 << 20
@@ -114,14 +116,18 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         self._create(0, first_seq)
 
     def _create(self, segment: int, first_seq: int | None = None) -> None:
-        """Create the segment of this number, or the first after it whose file does not exist, and
-        open it.
+        """Create the segment of this number, or the next after all that exist, and open it.
+
+        A number that a deleted file had stays free, or later segments would not be read.
         """
         self.bytes_written = 0
         self.rows_written = 0
         self._failure: str | None = None
         self._closed = False
-        for number in range(segment, MAX_SEGMENTS):
+        taken = [number for number in segment_numbers(self._first_path) if number >= segment]
+        for number in taken:
+            self._written.add_segment(segment_path(self._first_path, number), self.info.series)
+        for number in range(taken[-1] + 1 if taken else segment, MAX_SEGMENTS):
             self.path, self.segment = segment_path(self._first_path, number), number
             try:
                 # Late results may belong to snapshots whose raw counts are in an earlier segment,
@@ -165,8 +171,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
         )
         with self._guard("started"):
-            self._file = h5py.File(hidden, "r+", libver=LIBVER)
-            self._rows = RowTable(self._file["rows"], self.info)
+            self._file = open_file(hidden, "r+", libver=LIBVER)
+            self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
             # After this no object can be created, only datasets extended; hence the reserved ledger
@@ -174,8 +180,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._file.swmr_mode = True
         # HDF5 has released its own lock. Readers share this one, and a killed process has none:
         # `repair` looks for it.
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(self._file.id.get_vfd_handle(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(OSError):
+            lock(self._file.id.get_vfd_handle(), shared=True)
         return self._file
 
     @contextmanager
@@ -197,6 +203,11 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 got=f"{self._failure} ({free / 2**20:.0f} MiB free)",
                 hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write has failed: the file can only be closed, best once its disk works."""
+        return self._failure is not None
 
     # Writing continues without an error after a file was deleted or its disk unmounted: only the
     # directory shows it.
@@ -328,7 +339,8 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         if name in self._frames:
             write_frames(self._frames[name], row, data)
             self.bytes_written += data.nbytes
-            self._rows.set(row, state=self._rows.get(row, "state") | FRAME_FLAGS[name])
+            state = self._rows.get(row, "state") | FRAME_FLAGS[name]
+            self._rows.set(row, state=state, **{f"{name}_crc32": checksum(data)})
             if name == "raw":
                 self._written.raw.add(self.first_seq + row)
 
@@ -423,7 +435,7 @@ def create_recording(
     """Create everything except rows in an empty file."""
     create_layout(file, info, layout)
     write_calibration(file.create_group("calibration"), calibration)
-    create_columns(file.create_group("rows"), info)
+    create_columns(file, info)
     create_nexus(file, info, calibration)
 
 
@@ -446,7 +458,7 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
             "A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape
         )
     if dtype is None or counts.dtype == dtype:
-        return np.ascontiguousarray(counts)
+        return _contiguous(counts)
     with np.errstate(invalid="ignore"):
         fitted = counts.astype(dtype)
     if not np.array_equal(fitted, counts):
@@ -474,4 +486,11 @@ def fit_video(video: Array, info: SeriesInfo, dtype: np.dtype[Any] | None = None
         steps = np.nan_to_num(np.asarray(video, np.float32)) / np.float32(VIDEO_U16_STEP)
         stored: Array = np.rint(steps.clip(0, 65535)).astype(np.uint16)
         return stored
+    if video.dtype == (dtype or np.float16):
+        return _contiguous(video)
     return np.ascontiguousarray(video, dtype=dtype or np.float16)
+
+
+def _contiguous(array: Array) -> Array:
+    """Return an array itself, with its checksum if it was received, or a contiguous copy."""
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -37,6 +37,7 @@ from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import AdjustableCamera, Camera, Pattern, TriggeredCamera
+from sci_stream.web.calibration_page import LiveFrame
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +77,13 @@ class CalibrationPlan:
     progress_file: Path | None = None
 
 
-Ask = Callable[[str], None]
-"""Asks the user to set something up, and returns when it is done. May raise KeyboardInterrupt."""
+Ask = Callable[[str, Callable[[], object]], None]
+"""Asks the user to set something up, and returns when it is done. While it waits, it may call its
+second argument again and again: that shows the camera's next frame. May raise KeyboardInterrupt."""
 Progress = Callable[[str, int, int], None]
 """Called with the present step, the number of frames taken and their total."""
-Show = Callable[[str, Array, float, float], None]
-"""Called with the present step, a frame, the saturation level and the dark level, DN."""
+Show = Callable[[LiveFrame], None]
+"""Called with each frame."""
 
 
 def calibrate(
@@ -122,7 +124,7 @@ def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
         )
     try:
         session = _Session(
-            camera, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show
+            camera, CalibrationPlan(), ask=lambda *_: None, progress=lambda *_: None, show=show
         )
         with nullcontext() if pattern is None else session.running():
             if pattern is None:
@@ -163,6 +165,8 @@ class _Session:
         self._n_frames = n_frames
         self._saturation_dn = float((1 << capabilities.bit_depth) - 1)
         self._dark_dn = 0.0
+        self._steps: list[str] = []
+        self._step = ""
         # Another dark frame is the reason to be asked.
         of_modulator = None if coded is None else (coded.pattern_hash, coded.plan, plan.automatic)
         settings = (
@@ -237,6 +241,7 @@ class _Session:
 
     def _held(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
         """Take dark, white and patterns that are held."""
+        self._steps = ["dark", "white", *(str(b) for b in order)]
         dark = self._take("dark", "No light: close the lens, or switch the light off")
         self._dark_dn = float(np.median(dark.mean))
         # Checked at once: the operator may have forgotten the cap, and the patterns take minutes.
@@ -256,6 +261,7 @@ class _Session:
         """Return the mean of a held pattern; that of an interrupted calibration,
         unless ``again``.
         """
+        self._step = str(pattern)
         if not again and (before := self._taken.get(str(pattern))) is not None:
             return before
         self.hold(pattern, words)
@@ -265,17 +271,27 @@ class _Session:
         """Let the modulator hold a pattern, or ask for it, and start the camera."""
         # Stopped meanwhile: its buffers would hold frames of the pattern before.
         self._camera.stop()
-        if self._coded is None or not self._plan.automatic:
-            self._ask(words)
         if self._coded is not None:
             self._coded.modulator.hold(pattern)
+        if self._coded is None or not self._plan.automatic:
+            self._prompt(words)
         self._camera.start()
 
-    def show_next(self, words: str) -> CameraFrame | None:
+    def _prompt(self, words: str) -> None:
+        """Ask the user, who sees the camera's frames meanwhile."""
+        # A mask that moves triggers the camera.
+        source = self._camera if self._holds or self._coded is None else self._coded
+        source.start()
+        self._ask(words, lambda: self.show_next(words, asks=True))
+        source.stop()
+
+    def show_next(self, words: str, *, asks: bool = False) -> CameraFrame | None:
         """Return and show the next frame, None if there is none yet."""
         frame = self._camera.read(_READ_S)
         if frame is not None:
-            self._show(words, frame.counts, self._saturation_dn, self._dark_dn)
+            at = self._steps.index(self._step) if self._step in self._steps else 0
+            levels = self._saturation_dn, self._dark_dn
+            self._show(LiveFrame(words, frame.counts, *levels, self._steps, at, asks))
         return frame
 
     def _by_phase(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
@@ -307,6 +323,7 @@ class _Session:
 
         def phase(index: int, parts: int, step: str = "phase", *, again: bool = False) -> FrameMean:
             name = f"{step} {parts}:{index}"
+            self._step = "dark" if step == "dark" else str(index)
             if not again and (before := self._taken.get(name)) is not None:
                 return before
             length_us = len(order) * slot_us / parts
@@ -324,11 +341,12 @@ class _Session:
             )
 
         n = len(order)
+        self._steps = ["dark", *map(str, range(n))]
         if not self._plan.unattended:
             if self._taken.get(f"dark {n}:0") is None:
-                self._ask("No light: close the lens, or switch the light off")
+                self._prompt("No light: close the lens, or switch the light off")
             dark = phase(0, n, "dark")
-            self._ask("White: a uniform bright field, the mask moving")
+            self._prompt("White: a uniform bright field, the mask moving")
         self._taken.require_light(f"phase {n}:0", float(np.median(phase(0, n, again=True).mean)))
         patterns = [phase(b, n) for b in range(n)]
         if self._plan.unattended:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from xml.etree import ElementTree
 
 import numpy as np
 import zmq
@@ -23,25 +23,30 @@ from sci_stream.errors import (
     CalibrationError,
     ConfigError,
     DeviceError,
+    FileFormatError,
     SciStreamError,
     StorageError,
     missing_library,
 )
 from sci_stream.field_types import MAX_CHUNKS
+from sci_stream.file_guard import in_words
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.analyses import Analyses
-from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.camera_drivers import load_driver, make_camera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, memory_folder, private_folder
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 from sci_stream.recording.calibration_file import load_calibration
+from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.layout import Compression
 from sci_stream.recording.segments import free_bytes
 from sci_stream.reports import CalibrationHealth
 from sci_stream.security.keys import read_allowed, read_key_pair
 from sci_stream.tools.timing_check import check_timing
+from sci_stream.transport.http import listen
 from sci_stream.transport.sockets import bind
 from sci_stream.web.preview import WebPreview
 
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     import torch
 
     from sci_stream.recon.algorithms.unrolled import Prior
+    from sci_stream.recon.engine import Engine
     from sci_stream.recon.settings import SolverSettings
 
 # Snapshots with which the masks are compared: masks in another order are recognised after three, of
@@ -56,6 +62,16 @@ if TYPE_CHECKING:
 _FRAMES = 6
 # Longest time to wait for them.
 _WAIT_S = 5.0
+# Longest time for one measurement of the speed: on a slow machine one solve takes a minute.
+_MEASURED_NS = 10_000_000_000
+# Share of the measured speed that a rig may use: the nodes share the machine with other programs.
+_SHARE = 0.7
+# Fewer look bad with any denoiser.
+_FEWEST_ITERATIONS = 4
+# Denoisers to try in place of one that is too slow, the better one first.
+_QUICKER = ("ffdnet-lite", "tv")
+_OTHER_PORT = "Another program may use the port: choose another, or 0 for any free one."
+_RATE = "snapshot_rate_hz"
 _NOT_DONE = ("not checked", "not compared", "not measured")
 
 
@@ -67,26 +83,37 @@ class Finding:
     text: str
     exit_status: int = 0
     warning: bool = False
+    edit: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Values, by table of the rig file, with which the check would pass."""
+
+    @property
+    def state(self) -> Literal["ok", "warning", "failed"]:
+        """The result in a word."""
+        return "warning" if self.warning else "failed" if self.exit_status else "ok"
 
     def to_json(self) -> dict[str, Json]:
         """Return plain values."""
-        state = "warning" if self.warning else "failed" if self.exit_status else "ok"
         return {
             "check": self.what,
-            "state": state,
+            "state": self.state,
             "text": self.text,
             "exit_status": self.exit_status,
         }
 
 
-def check_rig(path: Path) -> list[Finding]:
-    """Check a rig as far as possible on this machine; continue after failures."""
+def check_rig(path: Path, begins: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
+    """Check a rig as far as possible on this machine; continue after failures.
+
+    ``begins`` is called with the name of each check before it, since some take minutes.
+    """
     limit_threads()  # as in a reconstruct node, whose speed is measured
     try:
         rig = load_rig(path)
     except SciStreamError as error:
-        return [Finding("rig file", str(error), error.exit_status)]
-    return [Finding("rig file", f"{path}: {rig.rig.name}"), *_Checks(rig).findings()]
+        yield Finding("rig file", str(error), error.exit_status)
+        return
+    yield Finding("rig file", f"{path}: {rig.rig.name}")
+    yield from _Checks(rig).findings(begins)
 
 
 class _Checks:
@@ -101,7 +128,7 @@ class _Checks:
         self._snapshots: list[Snapshot] = []
         self._solver: tuple[Prior, SolverSettings] | None = None
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, begins: Callable[[str], None]) -> Iterator[Finding]:
         """Yield the findings in the order in which a rig needs them, to the end: one run shows all
         faults.
         """
@@ -115,9 +142,11 @@ class _Checks:
             "speed": self._check_speed,
             "encryption": self._check_encryption,
             "addresses": self._check_addresses,
+            "runtime": self._check_runtime_folder,
             "recording": self._check_recording,
         }
         for what, check in checks.items():
+            begins(what)
             try:
                 said = check()
                 warns = isinstance(said, str) and said.startswith(_NOT_DONE)
@@ -175,7 +204,7 @@ class _Checks:
             )
         if calibration is None:
             return "the camera's own: unknown until the camera can be opened"
-        blind = int((calibration.gram_diag == 0).sum())
+        blind = int(calibration.blind.sum())
         words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
         return f"{words}; {blind} pixels that no mask opens" if blind else words
 
@@ -206,7 +235,7 @@ class _Checks:
             return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
         if health.brightness is None or health.brightness < DARK:
             return "not compared: the snapshots are saturated or dark"
-        defects, _ = inspect(self._snapshots[-1].counts, calibration)
+        defects = inspect(self._snapshots[-1].counts, calibration)
         faults = {one.name: one.text_for_rig for one in defects} | findings(
             health, self._rig.calibration.warn_shift_px
         )
@@ -281,37 +310,76 @@ class _Checks:
             cuda_graphs=rig.reconstruct.cuda_graphs,
         )
         engine.warm_up()
-        # Nodes on one device share it, so that more of them solve no more.
-        solvers = min(rig.reconstruct.nodes, len(set(rig.reconstruct.devices)))
-
-        def rate_hz(iterations: int) -> float:
-            times = [
-                engine.reconstruct(snapshot, iterations)[1].solve_ns for snapshot in self._snapshots
-            ]
-            return solvers * 1e9 / float(np.median(times))
-
-        full_hz = rate_hz(settings.iterations)
+        full_hz = self._measured_hz(engine, settings.iterations)
         words = f"{full_hz:.3g} snapshots/s with {settings.iterations} iterations on this machine"
         words = f"{words} ({engine.fault})" if engine.fault else words
         if not self._capabilities.frame_period_ns:
             return words
         camera_hz = 1e9 / self._capabilities.frame_period_ns
         words = f"{words}, the camera's {camera_hz:.3g}/s"
+        if full_hz >= camera_hz:
+            return f"{words}: it keeps up"
         least = settings.min_iterations if rig.reconstruct.adapt_budget else settings.iterations
-        if full_hz >= camera_hz or (least_hz := rate_hz(least)) >= camera_hz:
-            return f"{words}: it keeps up" + (
-                "" if full_hz >= camera_hz else f" with {least} iterations"
-            )
+        least_hz = full_hz * settings.iterations / least
+        if least_hz >= camera_hz and self._measured_hz(engine, least) >= camera_hz:
+            return f"{words}: it keeps up with {least} iterations"
         fate = (
             "are recorded raw only"
             if rig.record.is_triggered or rig.policy.mode is Policy.RECORD
             else "are dropped"
         )
-        text = (
-            f"{words}: too slow, {1 - least_hz / camera_hz:.0%} of the snapshots {fate}; "
-            "replay can do them later"
-        )
-        return Finding("speed", text, warning=True)
+        lost = max(0.0, 1 - least_hz / camera_hz)
+        text = f"{words}: too slow, {lost:.0%} of the snapshots {fate}; replay can do them later"
+        fits, edit = self._what_fits(full_hz, camera_hz)
+        return Finding("speed", f"{text}; {fits}", warning=True, edit=edit)
+
+    def _measured_hz(self, engine: Engine, iterations: int) -> float:
+        """Return the snapshots that the nodes on this machine solve per second."""
+        # Nodes on one device share it, so that more of them solve no more.
+        solvers = min(self._rig.reconstruct.nodes, len(set(self._rig.reconstruct.devices)))
+        times_ns: list[int] = []
+        for snapshot in self._snapshots:
+            times_ns.append(engine.reconstruct(snapshot, iterations)[1].solve_ns)
+            if sum(times_ns) > _MEASURED_NS:
+                break
+        return solvers * 1e9 / float(np.median(times_ns))
+
+    def _what_fits(
+        self, full_hz: float, camera_hz: float
+    ) -> tuple[str, Mapping[str, Mapping[str, object]]]:
+        """Return what this machine solves in time, in words and as values of the rig file: fewer
+        iterations, a quicker denoiser, a slower camera.
+        """
+        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
+
+        assert self._solver
+        assert self._calibration
+        device = _first_device(self._rig)
+        name, hz, iterations = self._solver[0].name, full_hz, self._solver[1].iterations
+        fewer = int(_SHARE * iterations * hz / camera_hz)
+        if fewer >= _FEWEST_ITERATIONS:
+            return f"fits: {fewer} iterations", {"reconstruct": {"iterations": fewer}}
+        for name in _QUICKER:
+            changed = {"denoiser": name, "weights": None, "iterations": None}
+            section = self._rig.reconstruct.model_copy(update=changed)
+            prior, settings = solver_settings.make_prior(section, device)
+            engine = Engine(self._calibration, prior, device, settings, cuda_graphs=False)
+            engine.warm_up()
+            iterations = settings.iterations
+            hz = self._measured_hz(engine, iterations)
+            fewer = min(iterations, int(_SHARE * iterations * hz / camera_hz))
+            if fewer >= _FEWEST_ITERATIONS:
+                values = {"denoiser": name, "iterations": fewer}
+                return f"fits: {name} with {fewer} iterations", {"reconstruct": values}
+        rate_hz = float(f"{_SHARE * hz:.2g}")
+        words = f"fits: {name} with {iterations} iterations at {rate_hz:g} snapshots/s"
+        edit: dict[str, Mapping[str, object]] = {
+            "reconstruct": {"denoiser": name, "iterations": iterations}
+        }
+        if _RATE in load_driver(self._rig.camera.driver).Options.model_fields:
+            return words, {**edit, "camera.options": {_RATE: rate_hz}}
+        return f"{words}; set the rate in the camera's features", edit
 
     def _check_encryption(self) -> str:
         rig = self._rig
@@ -353,7 +421,35 @@ class _Checks:
             preview = WebPreview(rig.preview, rig.record.folder)
             preview.start()
             preview.close()
-        return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
+        health = [*self._health_ports()]
+        for node, port in health:
+            what = f"The health endpoints of {node} ([health])"
+            listen(rig.health.host, port, what=what, hint=_OTHER_PORT).close()
+        free = f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
+        ports = ", ".join(str(port) for _, port in health)
+        return f"{free}; health ports {ports} are free" if health else free
+
+    def _health_ports(self) -> Iterator[tuple[str, int]]:
+        """Yield node and port of each health server of this machine whose port is fixed."""
+        rig = self._rig
+        names = ["acquire", "sink", *(f"reconstruct-{i}" for i in range(rig.reconstruct.nodes))]
+        for name in names if rig.health.enabled else ():
+            kind, _, index = name.partition("-")
+            if port := rig.health.port(kind, int(index or 0)):
+                yield name, port
+
+    def _check_runtime_folder(self) -> str:
+        place = private_folder(memory_folder())
+        try:
+            with RunFolder(place) as folder:
+                (folder.path / "probe").write_bytes(b"probe")
+        except OSError as error:
+            raise StorageError(
+                f"Cannot use the folder {place} for the files of a run",
+                got=error.strerror,
+                hint="Make it writable for this user, or name another in TMPDIR.",
+            ) from None
+        return str(place)
 
     def _check_recording(self) -> str:
         rig, capabilities = self._rig, self._capabilities
@@ -362,12 +458,10 @@ class _Checks:
         folder = rig.record.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # os.access() is wrong on network file systems and for root; writing is not.
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
+            has_locks = require_recording_disk(folder)
+        except (OSError, FileFormatError) as error:
             raise StorageError(
-                f"Cannot write to the [record] folder {folder}", got=error.strerror
+                f"Cannot record in the [record] folder {folder}", got=in_words(error)
             ) from None
         free_mib = free_bytes(folder / "x") >> 20
         if free_mib < rig.record.min_free_mib:
@@ -378,6 +472,8 @@ class _Checks:
             )
         Compression(rig.record.compression).filters()
         words = f"{folder}, {free_mib / 1024:.1f} GiB free"
+        if not has_locks:
+            words += ", without file locks: `repair` needs a copy on another disk"
         if capabilities is None or not capabilities.frame_period_ns or self._calibration is None:
             return words
         pixels = capabilities.height_px * capabilities.width_px
@@ -430,11 +526,28 @@ def _take_snapshots(rig: Rig, calibration: Calibration) -> list[Snapshot]:
     ]
 
 
-def print_findings(findings: list[Finding], console: Console) -> None:
-    """Print one line per finding."""
+def print_finding(finding: Finding, console: Console) -> None:
+    """Print a finding, one fact a line."""
+    mark = {"ok": "[green]ok[/]   ", "warning": "[yellow]warn[/] ", "failed": "[bold red]no[/]   "}
+    first, *others = finding.text.split("; ")
+    console.print(
+        f"{mark[finding.state]}{finding.what:<12}{escape(first)}", highlight=False, soft_wrap=True
+    )
+    for fact in others:
+        console.print(f"{'':<17}{escape(fact)}", highlight=False, soft_wrap=True)
+
+
+def junit_report(path: Path, findings: Sequence[Finding]) -> str:
+    """Return the findings as a JUnit report: a test for each."""
+    failed = sum(finding.state == "failed" for finding in findings)
+    suite = ElementTree.Element(
+        "testsuite", name=f"sci-stream check {path}", tests=str(len(findings)), failures=str(failed)
+    )
     for finding in findings:
-        mark = "[green]ok[/]   " if finding.exit_status == 0 else "[bold red]no[/]   "
-        mark = "[yellow]warn[/] " if finding.warning else mark
-        console.print(
-            f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True
-        )
+        case = ElementTree.SubElement(suite, "testcase", classname="rig", name=finding.what)
+        kind = {"ok": "system-out", "warning": "skipped", "failed": "failure"}[finding.state]
+        if kind == "system-out":
+            ElementTree.SubElement(case, kind).text = finding.text
+        else:
+            ElementTree.SubElement(case, kind, message=finding.text)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
+from sci_stream.arrays.api import mean_psnr_db
+from sci_stream.arrays.solver import ArrayOptions, ArraySolver, Progress
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError
 from sci_stream.field_types import finite_or_none
@@ -24,7 +26,6 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
-from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, mean_psnr_db
 
 Video = npt.NDArray[np.float32]
 
@@ -85,7 +86,16 @@ class SolvedFile:
             "device": self.device,
             "psnr_db": finite_or_none(self.psnr_db),
             "faults": [one.text for one in self.defects],
-            "defects": [asdict(one) for one in self.defects],
+            "defects": [
+                {
+                    "name": one.name,
+                    "text": one.text,
+                    "fatal": one.fatal,
+                    "corrected": one.corrected,
+                    "shift_px": None if one.shift_px is None else list(one.shift_px),
+                }
+                for one in self.defects
+            ],
             "solves": [
                 {
                     **live_values(report),
@@ -119,7 +129,7 @@ def solve_file(
     if ``out`` exists and is not to be replaced, is a source, or cannot be written.
     """
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
-    solver = ArraySolver(measurements.masks, options)
+    solver = ArraySolver(measurements.masks, replace(options, on_mismatch="snapshot"))
     y = measurements.y
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = solver.take(y)
@@ -132,6 +142,9 @@ def solve_file(
     )
 
     def videos() -> Iterator[Video]:
+        done.defects = solver.defects
+        if solver.withholds:
+            raise _WithheldError
         for video, report in solver.videos(progress):
             done.defects = solver.defects
             if solver.withholds:

@@ -18,6 +18,7 @@ from sci_stream.transport.connections import MISSED_HEARTBEATS, Monitor, PauseDe
 from sci_stream.transport.sockets import (
     BYTES_PER_CALL,
     ReceivedMessage,
+    connect,
     make_socket,
     preferred_endpoint,
     receive,
@@ -106,7 +107,7 @@ class ClientConnection:
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         configure(self.socket)
-        self.socket.connect(preferred_endpoint(endpoint))
+        connect(self.socket, preferred_endpoint(endpoint))
         self._peer: str | None = None
         self._heard_s = 0.0
         self._sent_s = float("-inf")
@@ -292,7 +293,7 @@ class ClientConnection:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(preferred_endpoint(self.endpoint))
         self.monitor.mark_closed()
-        self.socket.connect(preferred_endpoint(self.endpoint))
+        connect(self.socket, preferred_endpoint(self.endpoint), self.reopened)
 
     def close(self) -> None:
         """Send GOODBYE, so that the peer need not wait for the timeout."""

@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import zmq
 
-from sci_stream.errors import TransportError, WireError
+from sci_stream.config.fields import tcp_address
+from sci_stream.errors import InputError, TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.connections import ServerSocket
-from sci_stream.transport.sockets import make_socket, receive, send_frames
+from sci_stream.transport.sockets import answering, connect, make_socket, receive, send_frames
 from sci_stream.wire.codec import decode, encode
 from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Heartbeat, Message
@@ -105,6 +106,14 @@ def _newest(
     ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
     """
     limits = Limits()
+    endpoint = endpoint if "://" in endpoint else f"tcp://{endpoint}"
+    if tcp_address(endpoint) is None and not endpoint.startswith("ipc://"):
+        raise InputError(
+            "The address of the taps is invalid",
+            expected=f"such as {DEFAULT_ENDPOINT} or tcp://[::1]:5703",
+            got=endpoint,
+            hint="`taps` under [network] in the rig file has it.",
+        )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = make_socket(
         context,
@@ -116,7 +125,7 @@ def _newest(
     )
     socket.setsockopt(zmq.SUBSCRIBE, topic)
     configure(socket)
-    socket.connect(endpoint)
+    connect(socket, answering(endpoint))
     # Newest wins: a slow program sees the current scene, not one from minutes ago.
     waiting: deque[M] = deque(maxlen=None if every else 1)
     arrived = threading.Condition()
@@ -169,7 +178,7 @@ def subscribe(
     Parameters
     ----------
     endpoint
-        The ``[network] taps`` address of the rig.
+        The ``[network] taps`` address of the rig, with or without ``tcp://``.
     timeout_s
         Time out after this long without data; None waits without limit.
     every
@@ -187,6 +196,8 @@ def subscribe(
 
     Raises
     ------
+    InputError
+        If ``endpoint`` is no address.
     TransportError
         If nothing arrives within ``timeout_s``.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket as socketlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,9 +90,12 @@ def make_socket(
 
 
 def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
-    """Bind, or raise a `TransportError` that names the address of the rig."""
+    """Bind to an address, of a host name to all its addresses on this machine.
+
+    Raises `TransportError` that names the address of the rig.
+    """
     try:
-        socket.bind(_numeric(endpoint))
+        _bind_all(socket, _numeric(endpoint))
     except socketlib.gaierror as error:
         socket.close(linger=0)
         raise TransportError(
@@ -115,16 +119,60 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
         ) from None
 
 
-def _numeric(endpoint: str) -> str:
-    """Return an address with a numeric host: ZeroMQ connects to names but cannot bind them."""
+def _bind_all(socket: zmq.Socket[bytes], endpoints: Sequence[str]) -> None:
+    """Bind to each address that this machine has. A peer may find the host by any of them."""
+    absent = []
+    for endpoint in endpoints:
+        try:
+            _use_ipv6(socket, endpoint)
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                raise
+            absent.append(error)
+    if len(absent) == len(endpoints):
+        raise absent[0]
+
+
+def _numeric(endpoint: str) -> list[str]:
+    """Return an address with each numeric host of its name: ZeroMQ cannot bind names."""
+    address = tcp_address(endpoint)
+    if address is None:
+        return [endpoint]
+    answers = socketlib.getaddrinfo(*address, type=socketlib.SOCK_STREAM)
+    hosts = dict.fromkeys(str(place[0]) for *_, place in answers)
+    return [f"tcp://{network_location(host, address[1])}" for host in hosts]
+
+
+def _use_ipv6(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+
+
+def connect(socket: zmq.Socket[bytes], endpoint: str, attempt: int = 0) -> None:
+    """Begin to connect. Of a host name, every other ``attempt`` uses its IPv6 address.
+
+    ZeroMQ resolves the name in its own thread, and uses one answer alone.
+    """
+    _use_ipv6(socket, endpoint)
+    host, _ = tcp_address(endpoint) or ("", 0)
+    if attempt % 2 and not re.fullmatch(r"[\d.]*", host):
+        socket.setsockopt(zmq.IPV6, 1)
+    socket.connect(endpoint)
+
+
+def answering(endpoint: str) -> str:
+    """Return a TCP address with the numeric host that accepts connections, of all of its name.
+
+    Unchanged if none does.
+    """
     address = tcp_address(endpoint)
     if address is None:
         return endpoint
-    # The first address: resolvers sort them by preference.
-    (_, _, _, _, (host, *_)), *_ = socketlib.getaddrinfo(
-        address[0], address[1], type=socketlib.SOCK_STREAM
-    )
-    return f"tcp://{network_location(str(host), address[1])}"
+    try:
+        with socketlib.create_connection(address, _CONNECT_MS / 1000) as probe:
+            return f"tcp://{network_location(probe.getpeername()[0], address[1])}"
+    except OSError:
+        return endpoint
 
 
 def local_endpoint(endpoint: str, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import html
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +28,30 @@ from sci_stream.web.app import token_page
 
 _SHOW_S = 0.2
 _MAX_PX = 800
+# Part of the frame that is shown at 1:1.
+_ZOOM_PX = 320
+_MIDDLE = 0.5
+# Middle and corners, as shares of the frame: a tilted relay is sharp in some of them only.
+_POINTS = ((0.5, 0.5), (0.15, 0.15), (0.85, 0.15), (0.15, 0.85), (0.85, 0.85))
+_POINT_SIZE = 0.2
 _PER_S, _BURST = 20.0, 40
 _STATIC = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFrame:
+    """A frame during a calibration: the present step in words, and its place among all steps.
+
+    ``asks`` while the user is asked to set the step up.
+    """
+
+    words: str
+    counts: Array
+    saturation_dn: float
+    dark_dn: float = 0.0
+    steps: Sequence[str] = ()
+    at: int = 0
+    asks: bool = False
 
 
 def frame_figures(counts: Array, saturation_dn: float, dark_dn: float = 0.0) -> dict[str, float]:
@@ -55,12 +79,37 @@ def frame_figures(counts: Array, saturation_dn: float, dark_dn: float = 0.0) -> 
     }
 
 
+def figures_at_points(
+    counts: Array, saturation_dn: float, dark_dn: float
+) -> list[dict[str, float]]:
+    """Return focus and contrast in the middle of a frame and near its corners, with each place as a
+    share of the frame.
+    """
+    found = []
+    for x, y in _POINTS:
+        part = counts[
+            _part(y, _POINT_SIZE, counts.shape[0]), _part(x, _POINT_SIZE, counts.shape[1])
+        ]
+        figures = frame_figures(part, saturation_dn, dark_dn)
+        place = {"x": x - _POINT_SIZE / 2, "y": y - _POINT_SIZE / 2}
+        size = {"width": _POINT_SIZE, "height": _POINT_SIZE}
+        found.append(place | size | {name: figures[name] for name in ("focus", "contrast")})
+    return found
+
+
+def _part(middle: float, size: float, length: int) -> slice:
+    """Return the pixels of a part of an axis, from an even one on: a mosaic keeps its colours."""
+    n = max(4, round(size * length))
+    begin = min(max(round(middle * length - n / 2), 0), max(length - n, 0)) & ~1
+    return slice(begin, begin + n)
+
+
 class CalibrationPage:
     """Serve the page until `close`, at the address and with the token of ``[preview]``."""
 
     def __init__(self, section: PreviewSection) -> None:
         self._frame: Array | None = None
-        self._status: Mapping[str, object] = {"step": "opening the camera", "figures": {}}
+        self._status: Mapping[str, object] = {"step": "opening the camera", "asks": False}
         self.words = "opening the camera"
         """Step and figures of the newest frame, for a terminal."""
         self._shown_s = 0.0
@@ -75,6 +124,7 @@ class CalibrationPage:
         routes = {
             "/": self._index,
             "/page.js": lambda _: FileResponse(_STATIC / "calibration.js"),
+            "/page.css": lambda _: FileResponse(_STATIC / "calibration.css"),
             "/status": self._answer_status,
             "/frame.jpg": self._answer_frame,
         }
@@ -85,22 +135,30 @@ class CalibrationPage:
         )
         self._server = HttpServer(guarded, listener, "calibration-page")
 
-    def show(self, step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:
+    def show(self, shown: LiveFrame) -> None:
         """Show a frame, at most five per second."""
         now_s = time.monotonic()
         if now_s - self._shown_s < _SHOW_S:
             return
         self._shown_s = now_s
-        figures = frame_figures(counts, saturation_dn, dark_dn)
+        counts, levels = shown.counts, (shown.saturation_dn, shown.dark_dn)
+        figures = frame_figures(counts, *levels)
         self._best_focus = max(self._best_focus, figures["focus"])
-        texts = {
-            "white level, aim 50 to 90 % of the range": f"{figures['level']:.0%}",
-            "clipped": f"{figures['clipped']:.2%}",
-            "focus, best so far": f"{figures['focus']:.3f}, {self._best_focus:.3f}",
-            "mask contrast": f"{figures['contrast']:.2f}",
+        self._frame = counts
+        self._status = {
+            "step": shown.words,
+            "asks": shown.asks,
+            "steps": shown.steps,
+            "at": shown.at,
+            "best_focus": self._best_focus,
+            "points": figures_at_points(counts, *levels),
+            **figures,
         }
-        self._frame, self._status = counts, {"step": step, "figures": texts, **figures}
-        self.words = " · ".join([step, *(f"{name}: {text}" for name, text in texts.items())])
+        self.words = (
+            f"{shown.words} · white level {figures['level']:.0%} (aim: 50 to 90 %) · "
+            f"clipped {figures['clipped']:.2%} · focus {figures['focus']:.3f} "
+            f"(best {self._best_focus:.3f}) · mask contrast {figures['contrast']:.2f}"
+        )
 
     def close(self) -> None:
         """Stop serving."""
@@ -108,15 +166,49 @@ class CalibrationPage:
 
     async def _index(self, request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        page = (_STATIC / "calibration.html").read_text().format(query=html.escape(query))
+        page = (_STATIC / "calibration.html").read_text()
+        page = page.replace("{query}", html.escape(query))
         return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
-    async def _answer_status(self, _: Request) -> Response:
-        return JSONResponse(self._status, headers={"Cache-Control": "no-store"})
+    async def _answer_status(self, request: Request) -> Response:
+        status, frame = self._status, self._frame
+        if frame is not None:
+            rows, columns = _zoomed(request, frame)
+            height, width = frame.shape
+            zoomed = {
+                "x": columns.start / width,
+                "y": rows.start / height,
+                "width": (columns.stop - columns.start) / width,
+                "height": (rows.stop - rows.start) / height,
+                "x_px": columns.start,
+                "y_px": rows.start,
+            }
+            status = {**status, "zoomed": zoomed}
+        return JSONResponse(status, headers={"Cache-Control": "no-store"})
 
-    async def _answer_frame(self, _: Request) -> Response:
-        if self._frame is None:
+    async def _answer_frame(self, request: Request) -> Response:
+        frame = self._frame
+        if frame is None:
             return Response(status_code=404)
-        step = -(-max(self._frame.shape) // _MAX_PX)
-        jpeg = encode_jpeg(render_counts(self._frame[::step, ::step]))
+        if "x" in request.query_params:
+            picture = frame[_zoomed(request, frame)]
+        else:
+            step = -(-max(frame.shape) // _MAX_PX)
+            picture = frame[::step, ::step]
+        jpeg = encode_jpeg(render_counts(picture))
         return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "no-store"})
+
+
+def _zoomed(request: Request, frame: Array) -> tuple[slice, slice]:
+    """Return the rows and columns that the viewer wants at 1:1."""
+
+    def asked(name: str) -> float:
+        with suppress(ValueError):
+            return float(request.query_params.get(name, _MIDDLE))
+        return _MIDDLE
+
+    height, width = frame.shape
+    return (
+        _part(asked("y"), min(1.0, _ZOOM_PX / height), height),
+        _part(asked("x"), min(1.0, _ZOOM_PX / width), width),
+    )

@@ -88,6 +88,7 @@ class WebPreview:
         self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
         self._solvers: dict[str, Json] = {}
         self._pixel_um: float | None = None
+        self._exposure_us: float | None = None
         self._encoded = self._failures = 0
         self._server: HttpServer | None = None
         self._encoder: threading.Thread | None = None
@@ -130,6 +131,8 @@ class WebPreview:
         """Set the description of the series."""
         self.display.bit_depth = info.bit_depth
         self._pixel_um = experiment_of(info).pixel_size_um
+        exposure_ns = calibration.exposure_ns
+        self._exposure_us = exposure_ns / 1e3 if exposure_ns else None
         self._replays.series_started(info, calibration)
 
     def publish(self, reconstruction: Reconstruction) -> None:
@@ -178,6 +181,7 @@ class WebPreview:
             "tone_by": self.display.tone_by,
             "rig_tone": self._rig_tone.as_dict(),
             "pixel_um": self._pixel_um,
+            "exposure_us": self._exposure_us,
             "can_record": self._ask is not None,
         }
 

@@ -22,8 +22,7 @@ from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording.reader import Recording
-from sci_stream.recording.segments import DAMAGE
+from sci_stream.recording.reader import DAMAGE, Recording
 from sci_stream.recording.writer import RecordingWriter
 
 _SUFFIXES = (".h5", ".mp4", ".mkv")

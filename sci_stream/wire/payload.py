@@ -50,10 +50,23 @@ def with_checksum(array: Array) -> ReceivedArray:
     """Return a read-only array with a checksum, computed once for any number of sends."""
     view = np.ascontiguousarray(array).view(ReceivedArray)
     view.flags.writeable = False
-    view.crc32 = isal_zlib.crc32(
-        np.asarray(view, dtype=DTYPES[view.dtype.name]).reshape(-1).view(np.uint8).data
-    )
+    view.crc32 = checksum(view)
     return view
+
+
+def checksum(array: Array) -> int:
+    """Return the CRC-32 of an array's elements, in C order and little-endian.
+
+    A received array has it: damage in this process is detected, and no byte is summed twice.
+    """
+    if isinstance(array, ReceivedArray) and not array.flags.writeable and array.crc32 is not None:
+        return array.crc32
+    return isal_zlib.crc32(_as_bytes(array))
+
+
+def _as_bytes(array: Array) -> memoryview:
+    dtype = DTYPES[_NAMES.get(array.dtype) or array.dtype.name]
+    return np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8).data
 
 
 def pack_payloads(
@@ -84,15 +97,8 @@ def pack_payloads(
             array = array.view(np.uint8)
         dtype = _NAMES.get(array.dtype) or array.dtype.name
         _check(payload, name, dtype, array.shape)
-        view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
-        # A forwarded array keeps its checksum: damage in this process is detected, and no byte is
-        # summed twice.
-        crc = (
-            array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
-        )
-        crc = isal_zlib.crc32(view) if crc is None else crc
-        descriptions.append(PayloadDescription(name, dtype, list(array.shape), crc))
-        views.append(view)
+        descriptions.append(PayloadDescription(name, dtype, list(array.shape), checksum(array)))
+        views.append(_as_bytes(array))
     return descriptions, views
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
-from sci_stream.calibration.monitor import CalibrationMonitor, relative_gain
+from sci_stream.calibration.monitor import (
+    LEARNING_SNAPSHOTS,
+    CalibrationMonitor,
+    relative_gain,
+)
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -116,6 +121,25 @@ def test_monitor_assesses_often_at_first_then_every_n() -> None:
     assert times[0] == 0
     assert set(np.diff(times[:4])) == {2}
     assert set(np.diff(times[-3:])) == {8}
+
+
+def test_paced_monitor_looks_once_a_second_at_any_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred snapshots a second, all of which it assessed otherwise."""
+    rig = small(scene="static", n_frames=2)
+    now_s = 0.0
+    monkeypatch.setattr(
+        "sci_stream.calibration.monitor.time", SimpleNamespace(monotonic=lambda: now_s)
+    )
+    monitor = CalibrationMonitor(rig.calibration, CPU, every=1, paced=True)
+    snapshot = rig.snapshot()
+    video = np.zeros((2, 128, 128), np.float32)
+    looked = []
+    for seq in range(300):
+        now_s = seq / 100
+        identified = replace(snapshot, id=replace(snapshot.id, seq=seq))
+        looked.append(monitor.check(identified, video) is not None)
+    assert all(looked[:LEARNING_SNAPSHOTS])
+    assert sum(looked[LEARNING_SNAPSHOTS:]) == 2
 
 
 def test_monitor_searches_again_after_losing_the_masks() -> None:

@@ -29,7 +29,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     monkeypatch.setattr(
         dialogue, "calibrate", lambda path, _out, force: ran.append((f"calibrate {force}", path))
     )
-    monkeypatch.setattr(preflight, "check_rig", lambda path: ran.append(("check", path)) or [])
+    monkeypatch.setattr(preflight, "check_rig", lambda path, _: ran.append(("check", path)) or [])
     return ran
 
 
@@ -98,8 +98,7 @@ def test_calibration_may_be_in_the_home_folder(tmp_path: Path, ran, found, monke
 
 def test_failed_check_ends_before_the_run(tmp_path: Path, ran, monkeypatch, capsys) -> None:
     fault = Finding("camera", "not there", exit_status=3)
-    monkeypatch.setattr(preflight, "check_rig", lambda _path: [fault])
-    monkeypatch.setattr(preflight, "print_findings", lambda *_: None)
+    monkeypatch.setattr(preflight, "check_rig", lambda *_: [fault])
     answer(monkeypatch, *[""] * 6)
     assert app(["setup", str(tmp_path / "rig.toml")], standalone_mode=False) == 3
     assert ran == []

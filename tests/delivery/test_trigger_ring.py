@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sci_stream.delivery.trigger_ring import Condition, EventRing, TriggerState
 
 MS = 1_000_000
+SECOND = 1000 * MS
 BEFORE, AFTER = 30 * MS, 20 * MS
 
 
@@ -73,6 +74,27 @@ def test_condition_is_held_off_and_counted() -> None:
     one = ring("brightness < 0.5, hold-off 0.05 s, at most 2")
     events = [one.add(seq, seq * 10 * MS, 1, {"brightness": seq % 2}) for seq in range(40)]
     assert [seq for seq, event in enumerate(events) if event] == [0, 6]
+
+
+@pytest.mark.parametrize("step_ns", [-5 * SECOND, -3600 * SECOND, -86400 * SECOND, SECOND])
+@pytest.mark.parametrize("dies", [False, True])
+def test_step_of_the_clock_delays_no_event(step_ns: int, *, dies: bool) -> None:
+    """The acquire node is restarted with another time, and perhaps the sink, too."""
+    one = ring("motion > 0.1, hold-off 0.05 s, at most 4")
+    decisions = []
+    for seq in range(40):
+        if seq == 20 and dies:
+            one = ring("motion > 0.1, hold-off 0.05 s, at most 4", state=one.state)
+        time_ns = seq * 10 * MS + (step_ns if seq >= 20 else 0)
+        one.add(seq, 10**18 + time_ns, 1, {"motion": float(seq % 10 == 5)})
+        decisions += one.decisions()
+    one.end()
+    decisions += one.decisions()
+    assert [event.number for event in one.state.events] == [1, 2, 3, 4]
+    assert {5, 15, 25, 35} <= set(kept(decisions))
+    assert not {0, 10, 20, 30} & set(kept(decisions)), "an event ends in its time"
+    last = one.state.events[-1]
+    assert last.time_ns == 10**18 + 350 * MS + step_ns, "by the clock of its snapshot"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,15 @@ def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
     )
 
 
+def test_truth_after_shorter_exposure_is_darker() -> None:
+    camera = simulated(exposure=0.8, scene="static", snapshots=0, truth=True)
+    bright = frames(camera, 1)[0].truth.astype(int)
+    camera.set("exposure", 0.6)
+    assert np.abs(camera.read(5.0).truth - 0.75 * bright).max() <= 1
+    camera.set("exposure", 8.0)
+    assert camera.read(5.0).truth.max() == 255
+
+
 def test_changed_scene_is_filmed_and_refused_in_words() -> None:
     changed, other = (
         simulated(scene=name, noise=False, snapshots=0, truth=True) for name in ("fast", "drops")
@@ -40,7 +49,7 @@ def test_changed_scene_is_filmed_and_refused_in_words() -> None:
     frames(other, 1)
     changed.set("scene", "drops")
     np.testing.assert_array_equal(changed.read(5.0).truth, other.read(5.0).truth)
-    with pytest.raises(InputError, match="one of fast, fan, drops, balloon"):
+    with pytest.raises(InputError, match="one of fast, splash, fan, drops, balloon"):
         changed.set("scene", "rain")
 
 

@@ -121,7 +121,9 @@ def test_moving_mask_is_calibrated_by_phase_and_filmed_through(
     }
     rig = load_rig(write_rig(tmp_path, tables, field))
     plan = CalibrationPlan(frames=8, settle=0, unattended=True)
-    calibration, measured = calibrate(make_coded_camera(rig), plan, lambda _: None, lambda *_: None)
+    calibration, measured = calibrate(
+        make_coded_camera(rig), plan, lambda *_: None, lambda *_: None
+    )
     save_calibration(tmp_path / "calibration.h5", calibration, measured)
     filmed = rig_in_process(
         {**tables, "calibration": {"file": str(tmp_path / "calibration.h5")}}, snapshots=6

@@ -108,7 +108,7 @@ def test_dark_and_white_frames_are_applied(tmp_path: Path) -> None:
         (np.zeros((2, 4, 5)), InputError, "Empty masks"),
         (-np.ones((2, 4, 5)), InputError, "negative values"),
         (np.full((2, 4, 5), np.nan), CalibrationError, "NaN"),
-        (np.ones((2, 4, 5), complex), CalibrationError, "numeric"),
+        (np.ones((2, 4, 5), complex), FileFormatError, "left out: complex numbers"),
     ],
 )
 def test_file_without_a_stack_of_masks_is_refused(

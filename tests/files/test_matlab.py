@@ -7,12 +7,13 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import scipy.io
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sci_stream.errors import FileFormatError
-from sci_stream.files.matlab import read_arrays
+from sci_stream.files.matlab import read_variables
 from sci_stream.model import Array
 
 NUMBERS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"]
@@ -32,16 +33,30 @@ def saved(compressed: bool = False, **variables: object) -> bytes:
     st.booleans(),
 )  # fmt: skip
 def test_scipy_files_are_read_exactly(array: Array, compressed: bool) -> None:
-    read = read_arrays(saved(compressed, meas=array))["meas"]
+    read = read_variables(saved(compressed, meas=array))["meas"]
     np.testing.assert_array_equal(read, array)
     assert read.dtype == array.dtype
 
 
-def test_only_arrays_of_real_numbers_are_read() -> None:
-    content = saved(
-        text="hello", cell=np.array([1, "a"], object), z=np.ones((2, 2), complex), mask=np.eye(3)
+def test_variables_that_are_no_numbers_have_the_reason() -> None:
+    variables = read_variables(
+        saved(
+            text="hello",
+            cell=np.array([1, "a"], object),
+            z=np.ones((2, 2), complex),
+            s=scipy.sparse.csc_matrix(np.eye(3)),
+            nested={"mask": np.eye(3)},
+            mask=np.eye(3),
+        )
     )
-    assert list(read_arrays(content)) == ["mask"]
+    np.testing.assert_array_equal(variables.pop("mask"), np.eye(3))
+    assert variables == {
+        "text": "text",
+        "cell": "a cell",
+        "z": "complex numbers: save real(NAME)",
+        "s": "a sparse matrix: save full(NAME)",
+        "nested": "a structure",
+    }
 
 
 def test_numbers_stored_in_a_smaller_type_are_converted() -> None:
@@ -51,7 +66,7 @@ def test_numbers_stored_in_a_smaller_type_are_converted() -> None:
     small_name = struct.pack("<HH", 1, 4) + b"mask"
     body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<ii", 1, 3)) + small_name
     content = bytes(126) + b"IM" + element(14, body + element(2, bytes([7, 8, 9])))
-    mask = read_arrays(content)["mask"]
+    mask = read_variables(content)["mask"]
     np.testing.assert_array_equal(mask, [[7.0, 8.0, 9.0]])
     assert mask.dtype == np.float64
 
@@ -61,7 +76,7 @@ def test_truncated_file_is_refused(compressed: bool) -> None:
     content = saved(compressed, meas=np.arange(24.0).reshape(2, 3, 4))
     for length in range(129, len(content)):
         with pytest.raises(ValueError, match=r"cut|damaged|bytes|name"):
-            read_arrays(content[:length])
+            read_variables(content[:length])
 
 
 @given(st.data(), st.booleans())
@@ -72,15 +87,15 @@ def test_damaged_bytes_raise_declared_errors_alone(data: st.DataObject, compress
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     with suppress(ValueError, FileFormatError):
-        read_arrays(bytes(content))
+        read_variables(bytes(content))
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_raise_declared_errors_alone(tail: bytes) -> None:
     with suppress(ValueError, FileFormatError):
-        read_arrays(bytes(126) + b"IM" + tail)
+        read_variables(bytes(126) + b"IM" + tail)
 
 
 def test_other_files_are_refused() -> None:
     with pytest.raises(ValueError, match="not a MATLAB file"):
-        read_arrays(b"not a measurement" * 40)
+        read_variables(b"not a measurement" * 40)

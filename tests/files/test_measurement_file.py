@@ -129,7 +129,8 @@ def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
     with pytest.raises(FileFormatError, match=r"absent\.npy was not found"):
         load_measurement(y, tmp_path / "absent.npy")
     with pytest.raises(
-        FileFormatError, match=r"holds no snapshots; expected an array named meas or .*; got a, b"
+        FileFormatError,
+        match=r"holds no snapshots; expected an array named meas or .*; got b .*, a ",
     ):
         load_measurement(save(tmp_path / "ab.npz", a=Y, b=MASKS))
     for name in ("cut.npy", "cut.npz", "cut.h5", "cut.mat", "cut.tif"):
@@ -192,9 +193,7 @@ def test_variables_name_arrays_of_other_names(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", frames=Y, codes2=MASKS, other=MASKS)
     found = load_measurement(path, variables={"y": "frames", "masks": "other"})
     np.testing.assert_array_equal(found.masks, MASKS)
-    with pytest.raises(
-        FileFormatError, match=r"no snapshots named 'absent'.*got codes2, frames, other"
-    ):
+    with pytest.raises(FileFormatError, match=r"no array named 'absent'.*frames \(2×6×8 uint16\)"):
         load_measurement(path, variables={"y": "absent"})
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.optics.calibration import R_FLOOR
+from sci_stream.optics.calibration import BLIND_SHARE
 from sci_stream.optics.forward import accumulate_and_project, forward, gram_diag, inverse_gram
 
 shapes = st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9))
@@ -98,9 +98,14 @@ def test_unexposed_pixels_keep_their_frames() -> None:
     assert x.isfinite().all()
 
 
-def test_transmission_below_the_floor_counts_as_none() -> None:
-    r = torch.tensor([[0.0, R_FLOOR, 2 * R_FLOOR]])
-    assert inverse_gram(r).tolist() == [[0.0, 0.0, pytest.approx(0.5 / R_FLOOR)]]
+@pytest.mark.parametrize("brightness", [1e-3, 1.0])
+def test_pixels_that_masks_hardly_open_count_as_blind(brightness: float) -> None:
+    """A leak counts relative to the masks: all of them may be dark, as those of a grey filter."""
+    r = brightness**2 * torch.tensor([[0.0, 0.9 * BLIND_SHARE, 2 * BLIND_SHARE, 4.0, 0.0]])
+    r[..., -1] = 5 * brightness**2 - r.sum()  # the mean is 1
+    r_inv = inverse_gram(r)
+    assert r_inv[0, :2].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(r_inv[0, 2:], r[0, 2:].reciprocal())
 
 
 def test_invalid_pixels_are_excluded_from_the_projection() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import h5py
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.cli.recording_tables import describe
+from sci_stream.delivery.trigger_ring import Event
 from sci_stream.errors import FileFormatError
 from sci_stream.recording.columns import COLUMNS
 from sci_stream.recording.inspection import inspect_recording
@@ -255,3 +256,21 @@ def test_chunk_data_are_columns_of_all_segments(tmp_path: Path, series) -> None:
         assert recording.info.chunks == {"ExposureTime": "us"}
     with h5py.File(path) as file:
         assert file["rows/chunk_ExposureTime"].attrs["units"] == "us"
+
+
+def test_event_has_its_snapshots_around_a_step_of_the_clock(tmp_path: Path, series) -> None:
+    """The clock was set back by 500 ns before snapshot 5: two events have the same Unix times."""
+    step_ns = 500
+    first = Event(1, 1200, 1100, 1300, "motion")
+    second = Event(2, 1200, 1000, 1300, "motion", behind_ns=step_ns)
+    path = tmp_path / "run.h5"
+    with RecordingWriter(path, series.info, series.calibration, video=False) as writer:
+        for seq in range(10):
+            time_ns = 1000 + 100 * seq - (step_ns if seq >= 5 else 0)
+            writer.write_raw(series.snapshot(seq, host_time_ns=time_ns))
+        writer.notes["events"] = [asdict(event) for event in (first, second)]
+        writer.notes["clock_steps"] = [[5, step_ns]]
+        writer.close({"closed": True})
+    with RecordedSeries(path) as recording:
+        assert recording.seqs_of_event(1) == [1, 2, 3]
+        assert recording.seqs_of_event(2) == [5, 6, 7, 8]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, assess, worst
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
-from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
@@ -26,6 +26,7 @@ from sci_stream.recon.settings import default_settings
 from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate, hold
 from sci_stream.tools.calibration_report import write_report
+from sci_stream.web.calibration_page import LiveFrame
 from sci_stream_drivers.simulated import SimulatedOptions
 from tests.tools.modulated import masks, modulated
 
@@ -33,7 +34,7 @@ CPU = torch.device("cpu")
 PLAN = CalibrationPlan(frames=16, settle=1, timeout_s=5.0)
 
 
-def no_operator(words: str) -> None:
+def no_operator(words: str, _meanwhile: object) -> None:
     raise AssertionError(f"asked for {words!r} though the camera can")
 
 
@@ -48,9 +49,9 @@ def take(n_frames: int = 8, **options: object) -> tuple[Calibration, Measured]:
 def test_masks_are_held_or_run_until_interrupted(pattern: Pattern | None, source: str) -> None:
     both, shown_dn = modulated(masks(4)), []
 
-    def show(_words: str, counts: Array, _saturation_dn: float, _dark_dn: float) -> None:
+    def show(shown: LiveFrame) -> None:
         assert both.camera.trigger_now().source == source
-        shown_dn.append(float(counts.mean()))
+        shown_dn.append(float(shown.counts.mean()))
         if len(shown_dn) == 3:
             raise KeyboardInterrupt
 
@@ -70,7 +71,7 @@ class Operated:
         self.asked: list[str] = []
         self.closed = False
 
-    def set_up(self, words: str) -> None:
+    def set_up(self, words: str, _meanwhile: object) -> None:
         self.asked.append(words)
         if words.startswith("Pattern"):
             self._modulator.hold(int(words.split()[1]))
@@ -204,10 +205,12 @@ def test_operator_is_asked_without_a_modulator() -> None:
     assert operated.closed
 
 
-def test_manual_calibration_asks_before_the_modulator_holds() -> None:
+def test_manual_calibration_asks_for_each_pattern() -> None:
     asked: list[str] = []
     plan = dataclasses.replace(PLAN, automatic=False, frames=4, timeout_s=1.0)
-    calibration, _ = calibrate(modulated(masks(4), dark_us=1000.0), plan, asked.append, silent)
+    calibration, _ = calibrate(
+        modulated(masks(4), dark_us=1000.0), plan, lambda words, _: asked.append(words), silent
+    )
     assert [words.split()[0] for words in asked] == ["No", "White:", *["Pattern"] * 4]
     automatic, _ = take(4)
     np.testing.assert_allclose(calibration.phi, automatic.phi, atol=0.05)
@@ -217,7 +220,7 @@ def test_manual_calibration_asks_before_the_modulator_holds() -> None:
 def test_camera_is_closed_when_the_operator_aborts() -> None:
     operated = Operated()
 
-    def give_up(words: str) -> None:
+    def give_up(words: str, _meanwhile: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -372,7 +375,8 @@ def test_dark_frame_of_a_moving_mask_is_asked_for_once(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, frames=4, progress_file=tmp_path / "c.h5.part")
     asked: list[str] = []
 
-    def ask(words: str) -> None:
+    def ask(words: str, meanwhile: Callable[[], object]) -> None:
+        meanwhile()
         asked.append(words.partition(":")[0])
         if asked[-1] == "White":
             raise KeyboardInterrupt
@@ -381,6 +385,25 @@ def test_dark_frame_of_a_moving_mask_is_asked_for_once(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             calibrate(modulated(modulator={"motion": "sine"}), plan, ask, silent)
     assert asked == ["No light", "White", "White"]
+
+
+def test_camera_is_live_while_the_operator_is_asked() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def ask(words: str, meanwhile: Callable[[], object]) -> None:
+        meanwhile()
+        if words.startswith("White"):
+            raise KeyboardInterrupt
+
+    def show(shown: LiveFrame) -> None:
+        seen.append((shown.steps[shown.at], shown.asks))
+
+    plan = dataclasses.replace(PLAN, automatic=False)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(modulated(masks(4)), plan, ask, silent, show)
+    assert seen[0] == ("dark", True)
+    assert ("dark", False) in seen
+    assert seen[-1] == ("white", True)
 
 
 def test_write_report_shows_masks_of_any_number_and_shape(tmp_path: Path) -> None:

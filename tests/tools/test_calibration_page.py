@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from sci_stream.config import PreviewSection
-from sci_stream.web.calibration_page import CalibrationPage, frame_figures
+from sci_stream.web.calibration_page import (
+    CalibrationPage,
+    LiveFrame,
+    figures_at_points,
+    frame_figures,
+)
 
 pytestmark = pytest.mark.rig
 
@@ -37,21 +42,34 @@ def test_contrast_of_sharp_half_open_masks_is_one() -> None:
     assert frame_figures(np.full((8, 8), 4095), 4095.0)["clipped"] == 1.0
 
 
+def test_figures_at_points_show_which_corner_is_blurred() -> None:
+    sharp, blurred = frame(0.5), frame(3.0)
+    sharp[:100, :100] = blurred[:100, :100]
+    focus = [point["focus"] for point in figures_at_points(sharp, 4095.0, 100.0)]
+    assert focus[1] < 0.5 * min(focus[0], *focus[2:])
+
+
 def test_page_shows_frame_and_figures_and_needs_its_token() -> None:
     page = CalibrationPage(PreviewSection(port=0, token="lab"))
     try:
-        page.show("Pattern 3", frame(), 4095.0, 100.0)
+        page.show(LiveFrame("Pattern 3", frame(), 4095.0, 100.0, ("dark", "white", "3"), at=2))
 
         def get(path: str) -> bytes:
-            with urllib.request.urlopen(f"{page.url}{path}?token=lab") as answer:
+            with urllib.request.urlopen(f"{page.url}{path}token=lab") as answer:
                 return bytes(answer.read())
 
-        assert b"page.js?token=lab" in get("")
+        assert b"page.js?token=lab" in get("?")
         assert page.words.startswith("Pattern 3 · white level")
-        status = json.loads(get("status"))
+        status = json.loads(get("status?"))
         assert status["step"] == "Pattern 3"
-        assert "mask contrast" in status["figures"]
-        assert get("frame.jpg").startswith(b"\xff\xd8")
+        assert (status["steps"], status["at"]) == (["dark", "white", "3"], 2)
+        assert len(status["points"]) == 5
+        whole = cv2.imdecode(np.frombuffer(get("frame.jpg?"), np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert whole.shape == (256, 384)
+        part = cv2.imdecode(
+            np.frombuffer(get("frame.jpg?x=1&y=0&"), np.uint8), cv2.IMREAD_GRAYSCALE
+        )
+        assert part.shape == (256, 320)
         with pytest.raises(urllib.error.HTTPError, match="HTTP Error 403"):
             urllib.request.urlopen(f"{page.url}status")
     finally:

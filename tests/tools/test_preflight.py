@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError
@@ -17,7 +21,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.security.keys import make_key_pair
-from sci_stream.tools.preflight import Finding, _Checks, check_rig
+from sci_stream.tools.preflight import Finding, _Checks, check_rig, junit_report, print_finding
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,6 +86,9 @@ def test_check_slow_machine_warns_how_much_is_lost(
     assert speed.warning
     assert "(operations are not fused: no compiler)" in speed.text
     assert "% of the snapshots are dropped" in speed.text
+    # Two iterations of TV are the least: only a slower camera fits.
+    assert speed.edit["camera.options"]["snapshot_rate_hz"] < 100_000
+    assert "fits: tv with" in speed.text
 
 
 def test_check_coarse_masks_take_the_iterations_of_a_node(
@@ -93,6 +100,37 @@ def test_check_coarse_masks_take_the_iterations_of_a_node(
     findings = findings_of(tmp_path, "snapshot_rate_hz = 0.5\n")
     assert f"up to {count} iterations" in findings["denoiser"].text
     assert f"with {count} iterations" in findings["speed"].text
+
+
+def test_check_names_a_health_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finding = findings_of(tmp_path, f"[health]\nsink_port = {port}\n")["addresses"]
+    assert finding.exit_status == 3
+    assert f"health endpoints of sink ([health]) cannot listen on 127.0.0.1:{port}" in finding.text
+
+
+def test_junit_report_has_a_test_for_each_finding(tmp_path: Path) -> None:
+    findings = [
+        Finding("camera", "there"),
+        Finding("speed", "<slow>", warning=True),
+        Finding("disk", "full", exit_status=3),
+    ]
+    suite = ElementTree.fromstring(junit_report(tmp_path / "rig.toml", findings))
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    assert [case[0].tag for case in suite] == ["system-out", "skipped", "failure"]
+    assert suite[1][0].get("message") == "<slow>"
+
+
+def test_finding_is_printed_one_fact_a_line() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    print_finding(Finding("speed", "2/s; the camera's 10/s; fits: tv", warning=True), console)
+    lines = console.file.getvalue().splitlines()
+    assert lines == [
+        "warn speed       2/s",
+        " " * 17 + "the camera's 10/s",
+        " " * 17 + "fits: tv",
+    ]
 
 
 def test_check_other_masks_are_refused(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ def test_command_solves_arrays_with_masks_from_another_file(
 def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, capsys) -> None:
     camera = Rig(width_px=96, height_px=96, mask="random")
     np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
-    np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
+    other = Rig(width_px=96, height_px=96, mask="random", seed=5).calibration.phi
+    np.save(tmp_path / "masks.npy", other)
     files = (
         tmp_path / "y.npy",
         "--mask",
@@ -209,16 +210,27 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
     status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
     assert (
         status,
-        "warning: the masks fit y upside down" in said,
-        "pass masks[:, ::-1]" in said,
+        "warning: the masks explain nothing of the snapshots" in said,
+        "nothing written: the video would be made up" in said,
     ) == (7, True, True)
     assert not (tmp_path / "v.npy").exists()
     status, out, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--json")
-    assert (status, json.loads(out)["defects"][0]["name"]) == (7, "mask_orientation")
+    assert (status, json.loads(out)["defects"][0]["name"]) == (7, "mask_match")
     status, _, _ = run(
         monkeypatch, capsys, *files, "--iterations", 2, "--no-check-masks", "-o", tmp_path / "v.npy"
     )
     assert (status, (tmp_path / "v.npy").exists()) == (0, True)
+
+
+def test_command_turns_masks_that_lie_upside_down(tmp_path: Path, monkeypatch, capsys) -> None:
+    camera = Rig(width_px=96, height_px=96, mask="random")
+    np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
+    np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
+    files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv")
+    status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
+    assert (status, (tmp_path / "v.npy").exists()) == (0, True)
+    assert "note: the masks fit y upside down" in said
+    assert "(done here)" in said
 
 
 def test_command_solves_counts_with_a_calibration(

@@ -148,7 +148,7 @@ def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
     assert coded.plan.camera.exposure_us == pytest.approx(B * PATTERN_US)
     assert coded.camera.trigger_now() == coded.plan.camera, "armed over GVCP, and read back"
     plan = CalibrationPlan(frames=4, unattended=True)
-    calibration, measured = calibrate(coded, plan, lambda _: None, lambda *_: None)
+    calibration, measured = calibrate(coded, plan, lambda *_: None, lambda *_: None)
     np.testing.assert_allclose(
         calibration.phi, transmission(np.load(table / "masks.npy")), atol=0.01
     )

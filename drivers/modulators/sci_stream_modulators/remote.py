@@ -23,7 +23,7 @@ from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream.ports import Pattern
 from sci_stream.security.curve import client_config
 from sci_stream.security.keys import read_key_pair
-from sci_stream.transport.sockets import make_socket
+from sci_stream.transport.sockets import answering, connect, make_socket
 from sci_stream_drivers.fields import DriverOptions, Rare
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class RemoteModulator:
             if self._options.public_key:
                 keys = read_key_pair(self._options.key.expanduser())
                 client_config(keys, self._options.public_key)(self._socket)
-            self._socket.connect(self._options.address)
+            connect(self._socket, answering(self._options.address))
         try:
             return self._ask(_OPEN, None)
         except BaseException:

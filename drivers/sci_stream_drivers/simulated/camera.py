@@ -125,10 +125,7 @@ class _OpenCamera:
                 else self._exposure.frame(n * len(x) + time_)
             )
             y += np.float32(weight) * _between(phi, mask) * there
-        x *= 255
-        return self._sensor.convert(y, n), np.rint(x, out=x).astype(
-            np.uint8
-        ) if self._truth else None
+        return self._sensor.convert(y, n), self._true_video(x)
 
     def _white_field(self, n: int, trigger: CameraTrigger) -> npt.NDArray[np.float32]:
         """Return the light of a uniform field; it is off while the pattern is "dark"."""
@@ -152,10 +149,17 @@ class _OpenCamera:
         wrong = any(position_px) or self._options.mask_jitter_px or self._options.frame_gain_error
         phi = self._masks.exposed(position_px) if wrong else None
         counts = self._sensor.convert(self._exposure.measure(x, phi), n)
+        return counts, self._true_video(x)
+
+    def _true_video(self, x: npt.NDArray[np.float32]) -> Array | None:
+        """Return the truth, uint8, if it is wanted: what the calibration makes of a snapshot, which
+        is darker after the exposure was shortened. ``x`` is overwritten.
+        """
         if not self._truth:
-            return counts, None
-        x *= 255
-        return counts, np.rint(x, out=x).astype(np.uint8)
+            return None
+        x *= 255 * self._sensor.full_scale_dn / self.calibration.full_scale_dn
+        np.clip(np.rint(x, out=x), 0, 255, out=x)
+        return x.astype(np.uint8)
 
 
 def _between(phi: npt.NDArray[np.float32], position: float) -> npt.NDArray[np.float32]:

@@ -10,7 +10,7 @@ from sci_stream.errors import did_you_mean
 from sci_stream.model import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
-EVENTS = ("fan", "drops", "balloon")
+EVENTS = ("splash", "fan", "drops", "balloon")
 SCENES = ("fast", *EVENTS, "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
 
@@ -85,8 +85,8 @@ class SimulatedOptions(DriverOptions):
     scene: str = Field(
         default="fast",
         min_length=1,
-        description="Scene: fast, fan, drops, balloon, slow, static, cut, or a video, a folder of "
-        "images or a glob.",
+        description="Scene: splash, fast, fan, drops, balloon, slow, static, cut, or a video, "
+        "a folder of images or a glob.",
     )
     speed: Rare[float] = Field(
         default=1.0,

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from sci_stream_drivers.simulated.options import EVENTS, SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.splash import Splash
 from sci_stream_drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
 from sci_stream_drivers.simulated.video import VideoScene
 
@@ -280,13 +281,15 @@ def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
 
 
 def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Scene:
-    """Return a fast event in a view of size (H, W): a fan, drops on water, or a balloon that
-    bursts.
+    """Return a fast event in a view of size (H, W): a splash of milk, a fan, drops on water, or a
+    balloon that bursts.
 
     At ``speed`` 1 and 256 pixels the tips of the fan move 4.5 pixels per sub-frame, the tear in the
     balloon 4, rings on the water 2.
     """
     rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, len(name)]))
+    if name == "splash":
+        return Splash(shape, speed, rng)
     height, width = shape
     unit = min(shape)
     v = speed * unit / 256

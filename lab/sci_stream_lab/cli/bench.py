@@ -132,8 +132,14 @@ def bench_quality(
             "little wrong."
         ),
     ] = None,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="The engine alone, without the guard of all users.")
+    ] = False,
+    mismatch: Annotated[
+        bool, typer.Option("--mismatch", help="Also with masks that are a little off.")
+    ] = False,
 ) -> None:
-    """Measure PSNR and SSIM on published sets, next to the paper's figures."""
+    """Measure PSNR and SSIM on published sets as users get them, next to published figures."""
     from sci_stream_lab.bench.quality.published_sets import bench, bench_priors
     from sci_stream_lab.bench.solver_section import solver_section
 
@@ -141,7 +147,16 @@ def bench_quality(
     sections = [solver_section(name, weights, assignments, iterations=iterations) for name in names]
     if len(sections) == 1:
         _show(
-            bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn),
+            bench(
+                data,
+                sections[0],
+                device,
+                echo,
+                plot_path,
+                full_scale_dn=full_scale_dn,
+                bare=bare,
+                mismatch=mismatch,
+            ),
             json_path,
         )
         return
@@ -151,7 +166,8 @@ def bench_quality(
             expected="one --denoiser",
             got=", ".join(names),
         )
-    _show(bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn), json_path)
+    result = bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn, bare=bare)
+    _show(result, json_path)
 
 
 @bench_app.command("classes")
@@ -336,13 +352,15 @@ def bench_colour(
             file_okay=False,
         ),
     ],
-    denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
+    denoiser: Annotated[
+        str, typer.Option(help="Prior that reconstructs the scenes and the colour chart.")
+    ] = "ffdnet-lite",
     weights: Weights = None,
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
-    """Measure demosaicing on photographs, and a colour chart through the simulated camera
-    and back.
+    """Measure demosaicing on photographs, colour scenes behind masks, and a colour chart through
+    the simulated camera and back.
     """
     from sci_stream.config import ReconstructSection
     from sci_stream_lab.bench.quality.colour import bench

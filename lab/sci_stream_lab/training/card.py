@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sci_stream.recon.denoisers.variants import MOSAIC
 from sci_stream_lab.training.checkpoint import SessionRecord
 from sci_stream_lab.training.curve import CurvePoint
 from sci_stream_lab.training.unrolled.network import UnrolledShape
@@ -89,21 +90,24 @@ class ModelCard:
                 "the start.\n\n"
                 f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
             )
+        image = "a grey image"
+        if self.variant.endswith(MOSAIC):
+            image = "the four planes of a Bayer mosaic (RGGB; other phases by mirrored kernels)"
         takes = (
-            "It takes a grey image, 0–1, with the errors of an iteration of GAP and their "
+            f"It takes {image}, 0–1, with the errors of an iteration of GAP and their "
             "standard deviation, and "
             "gives these errors. It is the prior of a plug-and-play reconstruction, trained in "
             "the loop: on the error "
             "of whole solves behind masks of each class."
             if self._in_loop
-            else "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard "
+            else f"It takes {image}, 0–1, with white Gaussian noise and the noise's standard "
             "deviation, and gives "
             "the noise to be subtracted. It is the prior of a plug-and-play reconstruction and "
             "not trained for other "
             "kinds of noise."
         )
         return (
-            f"# {self.variant}: grey denoiser for a known noise level\n\n"
+            f"# {self.variant}: {self._kind} denoiser for a known noise level\n\n"
             f"An FFDNet (Zhang, Zuo, Zhang, IEEE TIP 27, 2018) of {shape.layers} layers and "
             f"{shape.channels} channels: "
             f"{shape.n_parameters / 1e3:.1f} thousand parameters, "
@@ -116,7 +120,8 @@ class ModelCard:
         if not self.scores:
             return "## Quality\n\nNot measured on test images."
         blocks = [
-            "## Quality\n\nPSNR in dB, mean over the luminance of a set's images, with the same "
+            f"## Quality\n\nPSNR in dB, mean over the {self._measured_on} of a set's images, with "
+            "the same "
             "white Gaussian noise "
             "for each network (σ on the 0–255 scale), without clipping or rounding."
         ]
@@ -222,6 +227,14 @@ class ModelCard:
             f"    sci-stream train FOLDER RUN {data} --minutes 60 "
             f"--start-from {self.variant}.safetensors"
         )
+
+    @property
+    def _kind(self) -> str:
+        return "mosaic" if self.variant.endswith(MOSAIC) else "grey"
+
+    @property
+    def _measured_on(self) -> str:
+        return "mosaics" if self.variant.endswith(MOSAIC) else "luminance"
 
     @property
     def _in_loop(self) -> bool:

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.metrics import psnr
-from sci_stream_lab.training.images import Plane, load_images, luminance
+from sci_stream_lab.training.images import Image, Plane, load_images, luminance
 from sci_stream_lab.training.media import MediaSet
+from sci_stream_lab.training.mosaics import PHASE
 
 # Noise levels on the 0–255 scale for which publications compare denoisers.
 LEVELS = (15, 25, 50)
@@ -57,21 +59,35 @@ def psnr_by_level(
     return means
 
 
-def evaluate(weights: FfdnetWeights, folder: Path, device: torch.device) -> dict[str, float]:
-    """Return `psnr_by_level` on the luminance of all images of a folder, uncropped.
+def evaluate(
+    weights: FfdnetWeights, folder: Path, device: torch.device, *, mosaic: bool = False
+) -> dict[str, float]:
+    """Return `psnr_by_level` on the luminance, or the mosaics, of all images of a folder,
+    uncropped.
 
     Raises
     ------
     ConfigError
         If the folder is missing or contains no image.
     """
-    return psnr_by_level(weights, [luminance(image) for image in load_images(folder).items], device)
+    planes = [_plane(image, mosaic=mosaic) for image in load_images(folder).items]
+    return psnr_by_level(weights, planes, device)
 
 
-def validation_planes(images: MediaSet, most_px: int) -> list[Plane]:
-    """Return the centres of the images as luminance, at most ``most_px`` in height and width."""
+def validation_planes(images: MediaSet, most_px: int, *, mosaic: bool = False) -> list[Plane]:
+    """Return the centres of the images as luminance, or as mosaics, at most ``most_px`` in height
+    and width.
+    """
     planes = []
     for image in images.items:
         top, left = (max(0, n - most_px) // 2 for n in image.shape[:2])
-        planes.append(luminance(image[top : top + most_px, left : left + most_px]))
+        part = image[top : top + most_px, left : left + most_px]
+        planes.append(_plane(part, mosaic=mosaic))
     return planes
+
+
+def _plane(image: Image, *, mosaic: bool) -> Plane:
+    if not mosaic:
+        return luminance(image)
+    height, width = (n // 2 * 2 for n in image.shape[:2])
+    return sample_colours(image[:height, :width] / np.float32(255), PHASE)

@@ -167,7 +167,8 @@ def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights | list[Stage]:
             hint="Lower the learning rate.",
         )
     if isinstance(weights, FfdnetWeights):
-        return dataclasses.replace(weights, kernels=_rounded(weights.kernels))
+        kernels = _rounded(weights.kernels)
+        return dataclasses.replace(weights, kernels=kernels, mosaic=settings.is_mosaic)
     return [stage._replace(kernels=_rounded(stage.kernels)) for stage in weights]
 
 
@@ -197,7 +198,7 @@ def _measured(
     scores: dict[str, dict[str, dict[str, float]]] = {}
     for folder in plan.folders:
         for network, its_weights in networks.items():
-            psnr_db = evaluate(its_weights, folder, plan.device)
+            psnr_db = evaluate(its_weights, folder, plan.device, mosaic=weights.mosaic)
             progress(
                 f"{folder.name}, {network}: "
                 + ", ".join(f"σ {k} {v:.2f} dB" for k, v in psnr_db.items())

@@ -10,30 +10,43 @@ is trained on the error of the result, behind masks of each class. Gradients pas
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from sci_stream.model import BayerPhase
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import (
     FfdnetDenoiser,
     Stack,
+    denoised_subpixels,
     frame_input,
     in_layers,
+    mosaic_sigma,
     network_sigma,
     run_network,
+    with_level,
 )
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.learner import FrameLearner, error_of_solves
 from sci_stream_lab.training.unrolled.data import CodedScenes
-from sci_stream_lab.training.unrolled.samples import StartedSolve, StartOf, draw_solve
+from sci_stream_lab.training.unrolled.samples import (
+    WARM_SHARE,
+    StartedSolve,
+    StartOf,
+    draw_solve,
+)
 
 # Iterations of the solves, and how likely they are: any may be the last where time is short.
 # Chosen, not tuned.
 _ITERATIONS, _LIKELY = (4, 8, 12, 16, 24), (0.1, 0.2, 0.45, 0.15, 0.1)
+# Solves that continue a video and are short, as live ones are: they are a class of their own, since
+# the errors of their start are few and large.
+_SHORT_SHARE, _SHORT = 0.3, (4, 5, 6)
 # Weight of the estimates after a third and two thirds of them.
 _EARLY = 0.1
 
@@ -50,11 +63,22 @@ class LearningDenoiser:
     def __call__(
         self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Denoise (N, H, W), H and W even. Gradients pass."""
+        """Denoise (N, H, W), H and W even, or mosaics, (4, N, h, w). Gradients pass."""
         assert self.stack is not None
-        level = network_sigma(on_device(sigma, x), relative, len(x))
-        inputs = frame_input(x.unsqueeze(1), level)
-        return run_network(inputs, self.stack, gives_noise=self.gives_noise, dtype=self.dtype)[:, 0]
+        if x.ndim == 4:
+            planes = x.transpose(0, 1)
+            inputs = with_level(planes, mosaic_sigma(on_device(sigma, x), relative))
+            network = denoised_subpixels
+        else:
+            level = network_sigma(on_device(sigma, x), relative, len(x))
+            inputs = frame_input(x.unsqueeze(1), level)
+            network = run_network
+        images = network(inputs, self.stack, gives_noise=self.gives_noise, dtype=self.dtype)
+        return images.transpose(0, 1).reshape(x.shape)
+
+    def for_mosaic(self, _bayer: BayerPhase) -> LearningDenoiser:
+        """Return itself; see `sci_stream.ports.MosaicDenoiser`."""
+        return self
 
 
 class SolvesToLearnFrom(NamedTuple):
@@ -69,22 +93,29 @@ class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
     """Solves that can begin, of scenes of ``settings.patch_px``."""
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SolvesToLearnFrom:
-        iterations, denoiser = int(rng.choice(_ITERATIONS, p=_LIKELY)), LearningDenoiser()
-        start_of, size = (
-            StartOf(denoiser, self._solver(iterations), self._device),
-            self._settings.patch_px,
+        if rng.random() < _SHORT_SHARE:
+            iterations = int(rng.choice(_SHORT))
+            warm_share = 1.0
+        else:
+            iterations = int(rng.choice(_ITERATIONS, p=_LIKELY))
+            warm_share = WARM_SHARE
+        denoiser = LearningDenoiser()
+        start_of = StartOf(denoiser, self._solver(iterations), self._device, self._bayer)
+        draw = partial(
+            draw_solve,
+            *(rng, self._scenes, self._measured, start_of),
+            n_frames=n_frames,
+            size=self._settings.patch_px,
+            warm_share=warm_share,
         )
-        solves = [
-            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size)
-            for _ in range(number)
-        ]
+        solves = [draw() for _ in range(number)]
         return SolvesToLearnFrom(solves, iterations, denoiser)
 
     def _batch(self, _rng: np.random.Generator, drawn: SolvesToLearnFrom) -> SolvesToLearnFrom:
         return drawn
 
     def _solver(self, iterations: int) -> SolverSettings:
-        settings = default_settings(self._device, self._settings.variant)
+        settings = default_settings(self._device, self._settings.denoiser)
         return dataclasses.replace(
             settings, iterations=iterations, min_iterations=min(4, iterations)
         )
@@ -93,8 +124,9 @@ class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
         """Return the mean PSNR behind masks of each class on held-out clips,
         after 12 iterations.
         """
-        denoiser, settings = FfdnetDenoiser(weights, self._device, Precision.AUTO), self._solver(12)
-        return self._psnr_db(denoiser, settings)
+        mosaic = weights if self._settings.is_mosaic else None
+        denoiser = FfdnetDenoiser(weights, self._device, Precision.AUTO, mosaic=mosaic)
+        return self._psnr_db(denoiser, self._solver(12))
 
 
 class LoopLearner(FrameLearner[SolvesToLearnFrom]):

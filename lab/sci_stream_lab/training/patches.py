@@ -15,6 +15,7 @@ from sci_stream_lab.training.data import DRAWING_THREADS, Samples, drawn_ahead
 from sci_stream_lab.training.evaluation import psnr_by_level, validation_planes
 from sci_stream_lab.training.images import Image, Plane, luminance
 from sci_stream_lab.training.media import MediaSet
+from sci_stream_lab.training.mosaics import draw_mosaic
 from sci_stream_lab.training.settings import TrainingSettings
 
 # Validation images are cropped to this size, so that a point of the curve costs seconds on a CPU.
@@ -75,6 +76,8 @@ def _draw_patch(
     images: Sequence[Image], settings: TrainingSettings, rng: np.random.Generator
 ) -> Plane:
     size = settings.patch_px
+    if settings.is_mosaic:
+        return draw_mosaic(rng, images, size)
     bayer = bool(rng.random() < settings.bayer_share)
     span = 2 * size if bayer else size
     image = images[int(rng.integers(len(images)))]
@@ -91,7 +94,8 @@ def _draw_patch(
 
 def least_image_px(settings: TrainingSettings) -> int:
     """Return the least height and width of an image for patches of every kind."""
-    return settings.patch_px * (2 if settings.bayer_share > 0 else 1)
+    aliased = settings.bayer_share > 0 and not settings.is_mosaic
+    return settings.patch_px * (2 if aliased else 1)
 
 
 def add_noise(
@@ -133,7 +137,7 @@ class PhotographData:
         self.id = f"{training.id}/{validation.id}"
         self.n_images = len(training.items)
         self._images = training.items
-        self._planes = validation_planes(validation, _VALIDATION_MOST_PX)
+        self._planes = validation_planes(validation, _VALIDATION_MOST_PX, mosaic=settings.is_mosaic)
         self._settings = settings
         self._device = device
 

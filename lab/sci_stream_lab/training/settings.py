@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sci_stream.errors import ConfigError
+from sci_stream.recon.denoisers.variants import MOSAIC
 
 UNROLLED = "unrolled"
 
@@ -30,6 +31,8 @@ class VariantDefaults:
 DEFAULTS = {
     "ffdnet": VariantDefaults(1e-3),
     "ffdnet-lite": VariantDefaults(3e-3),
+    "ffdnet-mosaic": VariantDefaults(1e-3),
+    "ffdnet-lite-mosaic": VariantDefaults(3e-3),
     UNROLLED: VariantDefaults(3e-4, 3e-3, batch=32, held_out=2),
 }
 
@@ -147,6 +150,16 @@ class TrainingSettings:
     def is_unrolled(self) -> bool:
         """Whether a solve is trained as a whole, and not a denoiser."""
         return self.variant == UNROLLED
+
+    @property
+    def is_mosaic(self) -> bool:
+        """Whether a denoiser of Bayer mosaics is trained."""
+        return self.variant.endswith(MOSAIC)
+
+    @property
+    def denoiser(self) -> str:
+        """Name of the denoiser that uses the weights."""
+        return self.variant.removesuffix(MOSAIC)
 
     def decay_begins(self, steps: int) -> int:
         """Return the step from which the rates fall, in a run of ``steps``."""

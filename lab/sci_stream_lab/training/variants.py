@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from sci_stream.errors import ConfigError
+from sci_stream.recon.denoisers.variants import MOSAIC
 from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, FfdnetWeights
 
 
@@ -51,7 +52,7 @@ VARIANTS: dict[str, NetworkShape] = {
 
 
 def variant_shape(name: str) -> NetworkShape:
-    """Look a variant up.
+    """Look a variant up; those for mosaics have the shapes of the grey ones.
 
     Raises
     ------
@@ -59,7 +60,7 @@ def variant_shape(name: str) -> NetworkShape:
         If there is none of this name.
     """
     try:
-        return VARIANTS[name]
+        return VARIANTS[name.removesuffix(MOSAIC)]
     except KeyError:
         raise ConfigError(
             "Unknown network", expected=f"one of {', '.join(VARIANTS)}", got=repr(name)
@@ -69,4 +70,5 @@ def variant_shape(name: str) -> NetworkShape:
 def variant_of(weights: FfdnetWeights) -> str | None:
     """Name the variant that a network is of; None if it is of none."""
     shape = NetworkShape.of(weights)
-    return next((name for name, variant in VARIANTS.items() if variant == shape), None)
+    name = next((name for name, variant in VARIANTS.items() if variant == shape), None)
+    return name + MOSAIC if name and weights.mosaic else name

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
-from sci_stream.clock import read_again, unix_ns
+from sci_stream.clock import NOTEWORTHY_STEP_S, read_again, unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
@@ -51,8 +51,6 @@ from sci_stream.wire.payload import with_checksum
 
 log = logging.getLogger(__name__)
 
-# Time servers correct smaller steps all the time; they matter to no figure.
-_NOTEWORTHY_STEP_S = 1.0
 # Time that a call of the driver may take beyond its timeout, once the camera is to stop.
 _STOP_GRACE_S = 15.0
 # End reason of a series that was asked to stop.
@@ -305,7 +303,7 @@ class AcquireNode:
                 self._enter(AcquirePhase.ENDED, now_s)
             return
         stepped_s = read_again() / 1e9
-        if abs(stepped_s) > _NOTEWORTHY_STEP_S:
+        if abs(stepped_s) > NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = (
             time.strftime("%Y%m%dT%H%M%S", time.gmtime())

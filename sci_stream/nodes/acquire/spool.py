@@ -12,7 +12,6 @@ corruption.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import heapq
 import logging
 import mmap
@@ -27,8 +26,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError, WireError
+from sci_stream.file_guard import lock
 from sci_stream.model import Array, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
@@ -62,6 +63,7 @@ _CHANGING: dict[str, tuple[Any, int]] = {
     "written_slots": ("<u8", 112),
     "is_ending": ("<u4", 128),
     "reason": ("S252", 132),
+    "clock": ("S64", 384),  # of the process that began the series, which the others continue
 }
 _HEAD = np.dtype(cast(Any, {**_FIXED, **_CHANGING}))
 _INFO_AT = 512
@@ -191,6 +193,13 @@ class Spool:
         if state is not None and not (mismatch := _mismatch(state.info, info)):
             self._first_confirmed = state.confirmed
             self._head["numbering"][1] = state.epoch + 1
+            stepped_s = continue_clock(bytes(self._head["clock"])) / 1e9
+            if abs(stepped_s) > NOTEWORTHY_STEP_S:
+                log.warning(
+                    "host clock stepped by %+.1f s within series %s: it keeps its own time",
+                    -stepped_s,
+                    state.info.series,
+                )
             log.warning(
                 "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
                 "corrupt",
@@ -234,6 +243,7 @@ class Spool:
         fixed = (_MAGIC, _VERSION, slots, slot_bytes, begin, len(series), zlib.crc32(series))
         for name, value in zip(_FIXED, fixed, strict=True):
             head[name] = value
+        head["clock"] = clock_mark()
         # Written aside and renamed: a crash while creating must not leave a half-written spool
         # under the real name.
         new = path.with_suffix(".new")
@@ -465,7 +475,7 @@ def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
         number = open_own(file, flags)
         try:
             # The lock goes with the descriptor: it is released even if the process is killed.
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(number)
             yield number
         except BaseException:
             os.close(number)

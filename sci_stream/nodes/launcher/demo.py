@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +18,7 @@ from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
+from sci_stream.parameters import DEMO
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import frame_network, make_denoiser
@@ -27,6 +27,8 @@ from sci_stream.web.control_client import RigControl
 
 # Largest first: the demo shows the largest video that the device computes in time.
 _SIZES_PX = (512, 384, 256)
+# For a machine that is slow or busy: smaller pictures by a network look better than TV.
+_SMALL_PX = (192, 128)
 _N_FRAMES = 8
 # Target time of a reconstruction: the longest interval between two updates.
 _SOLVE_S = 0.6
@@ -36,16 +38,25 @@ _LONGEST_SOLVE_S = 2.0
 # (lab/research/schedule-research.md). Four warm iterations give 26.5 dB on the published Crash,
 # hardly less than twelve: a slow device takes fewer before it takes TV.
 _NETWORK_ITERATIONS: tuple[int, ...] = (12, 8, 6, 4)
-# Camera rate as a share of the device's speed, since all nodes share the machine.
-_RATE_MARGIN = 0.7
+# Share of its time in which the device solves. The other half is for the other nodes, the browser
+# and programs that start later.
+_LOAD = 0.5
 # Faster, the eye sees no difference and the recording grows.
 _RATE_MAX_HZ = 30.0
-# Minimum camera rate: on slower devices the budget reduces the iterations.
-_RATE_MIN_HZ = 0.5
-# The rate follows the median of the last solves, seen once a second, when it is wrong by so much:
-# of three at least, so that it is right soon after the start, of eight at most.
-_FEWEST_SOLVES, _PACED_OVER, _PACED_FROM = 3, 8, 0.3
-_SCENE = "fast"
+# The longest of these last solves counts: a busy machine's solves differ by a factor of two.
+_PACED_OVER = 8
+# A rate that is right within a fifth stays.
+_PACED_FROM = 0.2
+# Steps up: by a quarter, after a time without a step down that shows more than a lull.
+_STEP_UP = 1.25
+_CALM_S = 5.0
+_POLL_S = 0.5
+# Denoising passes whose mean counts: other programs slow down some of them.
+_PASSES = 4
+# Snapshots that wait while the camera slows down: those of some seconds.
+_QUEUE = 64
+_MAX_WAIT_S = 60.0
+_SCENE = "splash"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
 _IN_WORDS = {
@@ -78,49 +89,42 @@ def free_port(taken: set[int], wish: int | None = None) -> int:
 
 
 class _DemoPlan(NamedTuple):
-    """Prior, iterations and size that a device reconstructs in ``solve_s``, and why they were
-    chosen.
-    """
+    """Prior, iterations and size that a device reconstructs in ``solve_s``, and why not better."""
 
     prior: str
     iterations: int
     size_px: int
     solve_s: float
-    why: str
+    why_not: str
 
 
 def _plan(
     device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str], None]
 ) -> _DemoPlan:
-    """Choose prior and size: a network unless even a few iterations take too long, otherwise total
-    variation.
+    """Choose the best video that the device computes in time.
 
-    The size is the largest of the descending ones that takes at most the target time, at least the
-    last.
+    A network with all iterations in the target time, at the largest of the descending sizes; with
+    fewer iterations or smaller pictures in the limit for it; total variation.
     """
-    size_px = sizes_px[-1]
-    prior, choices = frame_network(device), _NETWORK_ITERATIONS
-    once_s = _seconds_per_iteration(device, prior, size_px, report)
-    iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
-    why = ""
-    if iterations * once_s > _LONGEST_SOLVE_S:
-        why = (
-            f"; {_IN_WORDS[prior]} would take {iterations * once_s:.1f} s for {iterations} "
-            "iterations"
-        )
-        prior, iterations = "tv", default_settings(device, "tv").iterations
-        once_s = _seconds_per_iteration(device, prior, size_px, report)
-    # A pass takes as long as it has pixels, or less.
-    times_s = {px: iterations * once_s * (px / size_px) ** 2 for px in sizes_px}
-    size_px = next((px for px in sizes_px if times_s[px] <= _SOLVE_S), size_px)
-    solve_s = times_s[size_px]
-    if larger := [px for px in sizes_px if px > size_px]:
-        why = f"; {larger[-1]}×{larger[-1]} would take {times_s[larger[-1]]:.1f} s{why}"
-    why = (
-        f"{_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at "
-        f"{size_px}×{size_px}{why}"
-    )
-    return _DemoPlan(prior, iterations, size_px, solve_s, why)
+    prior = frame_network(device)
+    all_px = (*sizes_px, *_SMALL_PX) if len(sizes_px) > 1 else sizes_px
+    measured_px = sizes_px[-1]
+    full = _NETWORK_ITERATIONS[0]
+    fewer = [(px, n) for px in all_px if px <= measured_px for n in _NETWORK_ITERATIONS]
+    choices = [(px, full, _SOLVE_S) for px in sizes_px]
+    choices += [(px, n, _LONGEST_SOLVE_S) for px, n in fewer]
+    once_s = _seconds_per_iteration(device, prior, measured_px, report)
+    for px, iterations, limit_s in choices:
+        # A pass takes as long as it has pixels, or less.
+        solve_s = iterations * once_s * (px / measured_px) ** 2
+        if solve_s <= limit_s:
+            return _DemoPlan(prior, iterations, px, solve_s, "")
+    why = f"; {_IN_WORDS[prior]} would take {solve_s:.1f} s for {iterations} iterations"
+    iterations = default_settings(device, "tv").iterations
+    once_s = _seconds_per_iteration(device, "tv", all_px[-1], report)
+    times_s = {px: iterations * once_s * (px / all_px[-1]) ** 2 for px in all_px}
+    size_px = next((px for px in all_px if times_s[px] <= _SOLVE_S), all_px[-1])
+    return _DemoPlan("tv", iterations, size_px, times_s[size_px], why)
 
 
 def _seconds_per_iteration(
@@ -128,21 +132,16 @@ def _seconds_per_iteration(
 ) -> float:
     """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
     denoise = make_denoiser(prior, device, None, Precision.AUTO)  # as in a reconstruct node
-    # The time in which this thread computes: other programs may be done soon, and `pace_camera`
-    # follows them.
-    clock = time.thread_time if device.type == "cpu" else time.perf_counter
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
-    best_s = float("inf")
     report(f"measuring {_IN_WORDS[prior]} at {size}×{size}")
-    for _ in range(3):
-        start_s = clock()
+    denoise(frames, 0.05)  # sets up libraries
+    start_s = time.perf_counter()
+    for _ in range(_PASSES):
         denoise(frames, 0.05)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        # The best of three: the first call includes the set-up of libraries.
-        best_s = min(best_s, clock() - start_s)
-    return best_s
+    return (time.perf_counter() - start_s) / _PASSES
 
 
 def demo_rig(
@@ -161,7 +160,7 @@ def demo_rig(
     ``report`` receives a line before each measurement, which takes seconds on a busy machine.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s, reason = _plan(
+    prior, iterations, size_px, solve_s, why_not = _plan(
         chosen, (size,) if size else _SIZES_PX, report
     )
     rate_hz = rate_for(solve_s)
@@ -181,12 +180,14 @@ def demo_rig(
                 "width_px": size_px,
                 "height_px": size_px,
                 "n_frames": _N_FRAMES,
-                "snapshot_rate_hz": round(rate_hz, 2),
+                "snapshot_rate_hz": rate_hz,
                 "truth": True,
                 "scene": filmed,
             },
         },
         "reconstruct": {"denoiser": prior, "devices": [device], "iterations": iterations},
+        # It waits for a machine that became slow, until the camera is as slow.
+        "policy": {"queue_snapshots": _QUEUE, "max_wait_s": _MAX_WAIT_S},
         "network": {
             name: f"tcp://127.0.0.1:{free_port(taken)}" for name in ("dispatch", "results", "taps")
         },
@@ -209,12 +210,52 @@ def demo_rig(
     )
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; "
-        f"{rate_hz:.1f} snapshots/s = "
-        f"{rate_hz * _N_FRAMES:.0f} video frames/s; {recorded}\n"
+        f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
+        f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_LONGEST_SOLVE_S:g} s)"
+        f"chosen: {_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at "
+        f"{size_px}×{size_px}{why_not}"
     )
     return path, why
+
+
+class Pace:
+    """The rate of a demo's camera: half of what the machine solves, down at once and up slowly.
+
+    ``full_iterations`` are those of the rig: an overloaded node spends fewer, and all shall fit.
+    """
+
+    def __init__(self, rate_hz: float, full_iterations: int, now_s: float) -> None:
+        self.rate_hz = rate_hz
+        self._full_iterations = full_iterations
+        self._recent_s: deque[float] = deque(maxlen=_PACED_OVER)
+        self._solved = 0
+        self._idle_s = now_s
+        self._stepped_s = now_s
+
+    def follow(self, status: Mapping[str, Any], now_s: float) -> float:
+        """Take a status of the rig; return the rate for it, Hz."""
+        ledger = status.get("ledger", {})
+        solved = ledger.get("reconstructed", 0)
+        if solved != self._solved:
+            self._solved = solved
+            self._idle_s = now_s
+            share = self._full_iterations / max(1, status["iterations"])
+            self._recent_s.append(status["solve_ms"] / 1e3 * max(1.0, share))
+        if not ledger.get("in_flight"):
+            self._idle_s = now_s
+        if not self._recent_s:
+            return self.rate_hz  # the node starts
+        # A solve that goes on takes at least as long as it has taken.
+        longest_s = max([now_s - self._idle_s, *self._recent_s])
+        wanted_hz = rate_for(longest_s)
+        if wanted_hz < self.rate_hz * (1 - _PACED_FROM):
+            self.rate_hz = wanted_hz
+            self._stepped_s = now_s
+        elif wanted_hz > self.rate_hz * (1 + _PACED_FROM) and now_s - self._stepped_s > _CALM_S:
+            self.rate_hz = min(wanted_hz, rounded(self.rate_hz * _STEP_UP))
+            self._stepped_s = now_s
+        return self.rate_hz
 
 
 def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
@@ -222,35 +263,28 @@ def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
     operator sets it.
     """
     rig = load_rig(path)
-    control = RigControl(f"http://127.0.0.1:{rig.preview.port}", who="the demo")
-    recent_s: deque[float] = deque(maxlen=_PACED_OVER)
-    paced_hz = 0.0
+    control = RigControl(f"http://127.0.0.1:{rig.preview.port}", who=DEMO)
+    rate_hz = float(str(rig.camera.options["snapshot_rate_hz"]))
+    pace = Pace(rate_hz, rig.reconstruct.iterations or 0, time.monotonic())
     while True:
-        wait(1.0)
+        wait(_POLL_S)
         try:
-            status = control.status()
-            solve_ms, iterations = status.get("solve_ms"), status.get("iterations")
-            camera = control.nodes().get("acquire")
-            if not (
-                isinstance(solve_ms, float) and isinstance(iterations, int) and camera is not None
-            ):
-                continue
-            # Under load there are fewer iterations: all of them shall fit.
-            recent_s.append(
-                solve_ms / 1e3 * max(1.0, (rig.reconstruct.iterations or iterations) / iterations)
-            )
-            now_hz = float(camera.parameters["snapshot_rate_hz"].value)
-            if now_hz != (paced_hz := paced_hz or now_hz):
+            now_hz = control.nodes()["acquire"].parameters["snapshot_rate_hz"].value
+            if now_hz != rate_hz:
                 return
-            wanted_hz = round(rate_for(statistics.median(recent_s)), 2)
-            if len(recent_s) >= _FEWEST_SOLVES and abs(wanted_hz - now_hz) > _PACED_FROM * now_hz:
+            wanted_hz = pace.follow(control.status(), time.monotonic())
+            if wanted_hz != rate_hz:
                 control.set("acquire", snapshot_rate_hz=wanted_hz)
-                paced_hz = wanted_hz
-                recent_s.clear()
+                rate_hz = wanted_hz
         except (SciStreamError, KeyError):
             continue  # it starts, or ends
 
 
 def rate_for(solve_s: float) -> float:
     """Return the rate of a demo's camera on a device that solves a snapshot in this time, Hz."""
-    return max(_RATE_MIN_HZ, min(_RATE_MAX_HZ, _RATE_MARGIN / solve_s))
+    return rounded(min(_RATE_MAX_HZ, _LOAD / solve_s))
+
+
+def rounded(rate_hz: float) -> float:
+    """Return a rate with two digits: more would be no information."""
+    return float(f"{rate_hz:.2g}")

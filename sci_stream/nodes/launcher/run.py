@@ -22,6 +22,7 @@ from sci_stream.errors import (
     EnvironmentFault,
     FileFormatError,
     LedgerError,
+    StorageError,
 )
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
@@ -37,7 +38,12 @@ from sci_stream.wire.messages import Heartbeat
 _MAX_SUMMARY_BYTES = 256 << 20
 # A series with a larger share of faulty frames is faulty data. Chosen, not measured.
 _MAX_FAULTY = 0.01
-_WORSE = (0, DataError.exit_status, LedgerError.exit_status)
+_WORSE = (
+    0,
+    DataError.exit_status,
+    StorageError.exit_status,
+    LedgerError.exit_status,
+)
 
 
 def run_rig(
@@ -89,7 +95,8 @@ def run_rig(
 def complete_summary(path: Path, restarts: int) -> tuple[list[str], int]:
     """Add the number of restarts to a sink's summary.
 
-    Return the result of the run in a few lines, and the exit status that its series deserve.
+    Return the result of the run in a few lines, and the exit status that its series deserve. A
+    sink that was restarted knows the last series only.
 
     Raises `FileFormatError` if the file is not a summary; OSError if it cannot be written.
     """
@@ -108,6 +115,8 @@ def _status_of(series: Mapping[str, Any]) -> int:
     ledger = series["ledger"]
     if not ledger["closed"]:
         return LedgerError.exit_status
+    if series["recording"].get("incomplete"):
+        return StorageError.exit_status
     faults = {**series["frame_faults"], "trigger_missed": 0}  # of what was delivered
     faulty = sum(faults.values())
     return DataError.exit_status if faulty > _MAX_FAULTY * ledger["acquired"] else 0
@@ -132,6 +141,7 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     ledger = summary["ledger"]
     for earlier in summary["earlier"]:
         yield f"series {earlier['series']}: {_account(earlier['ledger'])}"
+        yield from _incomplete(earlier["recording"])
     yield _account(ledger)
     for _, words in fault_lines(summary["frame_faults"]):
         yield words
@@ -154,8 +164,12 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     recording = summary["recording"]
     if recording.get("file"):
         yield f"recording: {recording['file']}"
-    if recording.get("unreadable"):
-        yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
+    yield from _incomplete(recording)
+
+
+def _incomplete(recording: Mapping[str, Any]) -> Iterator[str]:
+    if recording.get("incomplete"):
+        yield f"THE RECORDING IS NOT COMPLETE: {recording['incomplete']}"
 
 
 def _account(ledger: LedgerCounts) -> str:

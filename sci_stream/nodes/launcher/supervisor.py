@@ -310,7 +310,7 @@ class Supervisor:
         child.environment[CLOSE_VARIABLE] = "1"
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
-            if spool is not None and (last := _changed_s(spool)) > progress:
+            if spool is not None and (last := _changed_s(spool)) != progress:
                 progress, deadline_s = last, time.monotonic() + grace_s
             # A node that is being restarted may hold the only trace of snapshots in flight: its
             # series has to be closed.

@@ -1,19 +1,11 @@
-"""Calibration monitoring in a reconstruct node: check, warn and, if permitted,
-correct the masks.
-"""
+"""The calibration of a reconstruct node: log of its faults, status, evidence for a modulator."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import time
-
-import numpy as np
 
 from sci_stream.calibration.cycle_phase import CyclePhase
-from sci_stream.calibration.diagnosis import findings, is_withheld
-from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect
-from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.calibration.evidence import Defect
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, Snapshot
 from sci_stream.modulation.feedback import (
@@ -27,41 +19,35 @@ from sci_stream.modulation.feedback import (
     SHIFT_Y,
     STATE,
 )
-from sci_stream.optics.mask_errors import NO_CORRECTION
 from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
+from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import Guard, GuardedSolver, Solved
 from sci_stream.reports import CalibrationHealth
 
 log = logging.getLogger(__name__)
 
-# Looking for defects of the data takes a hundredth of the time.
-_PAUSES = 100
-# The monitor measures these better, and shifted masks change the slopes that show the others.
-_OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
-_MOVED_PX = 0.1
 # Dead pixels and dark corners are normal; more means that masks and sensor do not fit together.
 _MAX_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
-    """Monitor the calibration of one engine, whose masks are corrected if the rig permits it."""
+    """The guarded solver of one calibration, with a log of the faults that it finds."""
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
         self._section = section
+        guard = Guard(section.health_every, section.correct_shift, section.warn_shift_px, live=True)
+        self.solver = GuardedSolver(engine, guard, failed=_log_failure)
         self.engine = engine
-        self._monitor = self._new_monitor()
-        self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
+        self._unmeasured = float(engine.calibration.blind.mean())
         if self._unmeasured > _MAX_UNMEASURED:
             log.warning(
-                "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior "
+                "%.1f%% of the pixels are not measured (no mask opens them, Σφ² near 0): the prior "
                 "fills them in",
                 100 * self._unmeasured,
             )
-        self._health: CalibrationHealth | None = None
-        self._defects: list[Defect] = []
-        self._inspect_at_s = 0.0
-        self._reported: set[str] = set()
+        self._reported: dict[str, Defect] = {}
         self._phase = CyclePhase()
         self._corrections: Value = 0
         self._placed: tuple[Value, ...] = ()
@@ -69,64 +55,27 @@ class CalibrationWatch:
         """First mask of the last exposure, if a modulator's state came with it and the video shows
         it."""
 
-    def _new_monitor(self) -> CalibrationMonitor | None:
-        every, engine = self._section.health_every, self.engine
-        correct = self._section.correct_shift
-        return (
-            CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct)
-            if every
-            else None
-        )
-
-    def prepare(self, snapshot: Snapshot) -> None:
-        """Measure the masks with a snapshot, and correct them: before it is solved, else in
-        `check`.
-        """
-        if self._monitor is None:
-            return
-        before = self._monitor.correction
-        self._inspect(snapshot, self._monitor.measure(snapshot))
-        correction = self._monitor.correction
-        if correction != before:
-            self.engine.correct_masks(correction)
+    def begin(self, snapshot: Snapshot, iterations: int) -> AsyncSolve:
+        """Start the solve of a snapshot; see `GuardedSolver.begin`."""
+        before = self.solver.correction
+        pending = self.solver.begin(snapshot, iterations)
+        correction = self.solver.correction
         if before.own.is_none and not correction.own.is_none:
             log.info("correcting errors of single masks: %s", correction.words)
+        return pending
 
-    def _inspect(self, snapshot: Snapshot, health: CalibrationHealth | None) -> None:
-        """Look for defects of the data, and leave out stuck pixels."""
-        started_s = time.monotonic()
-        if self._monitor is None or health is None or started_s < self._inspect_at_s:
-            return
-        calibration = self.engine.calibration
-        defects, stuck = inspect(snapshot.counts, calibration, self._monitor.correction)
-        self.engine.left_out = stuck if stuck.any() else None
-        others = set(_OF_MONITOR)
-        if not health.corrected and (health.shift_px or 0.0) > _MOVED_PX:
-            others |= OF_RIGHT_MASKS
-        if calibration.saturation_dn is not None:
-            others.add("saturation")  # such pixels are known, and left out
-        self._defects = [defect for defect in defects if defect.name not in others]
-        ended_s = time.monotonic()
-        self._inspect_at_s = ended_s + _PAUSES * (ended_s - started_s)
-
-    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
-        self._check_phase(snapshot, video)
-        if self._monitor is None:
-            return None
-        self.prepare(snapshot)
-        health = self._monitor.check(snapshot, video)
-        if health is not None:
-            health = dataclasses.replace(
-                health,
-                stuck_pixels=0 if self.engine.left_out is None else int(self.engine.left_out.sum()),
-                defects="\n".join(
-                    f"{defect.name}: {defect.text_for_rig}" for defect in self._defects
-                ),
-            )
-            self._health = health
-            self._warn(health)
-        return health
+    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solved:
+        """Wait for a solve; log each fault once, when it begins and when it ends."""
+        solved = self.solver.finish(snapshot, pending)
+        self._check_phase(snapshot, solved.video)
+        known = {defect.name: defect for defect in solved.defects}
+        for name, defect in known.items():
+            if name not in self._reported:
+                log.warning("%s", defect.text_for_rig)
+        for name in self._reported.keys() - known.keys():
+            log.info("calibration: resolved: %s", name)
+        self._reported = known
+        return solved
 
     def _check_phase(self, snapshot: Snapshot, video: Array) -> None:
         """Determine the first mask behind a modulator that is corrected by it."""
@@ -141,8 +90,7 @@ class CalibrationWatch:
         placed = tuple(snapshot.chunks.get(name, 0) for name in (DELAY, SHIFT_X, SHIFT_Y))
         if self._placed not in ((), placed):
             # Shift and gains of the masks are others now, and the earlier estimates do not hold.
-            self._monitor = self._new_monitor()
-            self.engine.correct_masks(NO_CORRECTION)
+            self.solver.forget()
         self._placed = placed
 
     def evidence(self, snapshot: Snapshot, health: CalibrationHealth | None) -> dict[str, Value]:
@@ -156,26 +104,20 @@ class CalibrationWatch:
             known[FIRST_MASK] = self.first_mask
         if health is not None and health.shift_x_px is not None and health.shift_y_px is not None:
             known |= {MOVED_X: health.shift_x_px, MOVED_Y: health.shift_y_px}
-        masks = () if self._monitor is None else self._monitor.correction.masks
+        masks = self.solver.correction.masks
         if health is not None and len(masks) > 1:
             # A late exposure takes light from the first mask and none from the last; an early one
             # the other way round.
             known[LATE] = max(-1.0, min((masks[-1].gain - masks[0].gain), 1.0))
         return known
 
-    @property
-    def withholds(self) -> bool:
-        """Whether the masks fit the snapshots so little that a video would be made up."""
-        known = any(defect.fatal for defect in self._defects)
-        return known or (self._health is not None and is_withheld(self._health))
-
     def status(self) -> dict[str, int | float | str]:
         """Return the number of unmeasured pixels and the last calibration health, for the node's
         status.
         """
-        if self._monitor is None:
+        if not self._section.health_every:
             return {}
-        health = self._health
+        health = self.solver.health
         always: dict[str, int | float | str] = {"unmeasured_fraction": round(self._unmeasured, 4)}
         if health is None:
             return always
@@ -184,7 +126,7 @@ class CalibrationWatch:
             value = quantity.value_in(health)
             if quantity.column is not None and value is not None:
                 known[quantity.column.name] = round(value, 4) if isinstance(value, float) else value
-        correction = self._monitor.correction
+        correction = self.solver.correction
         corrected: dict[str, int | float | str] = {
             "masks_corrected": int(health.corrected),
             "mask_jitter_px": round(correction.jitter_px, 4),
@@ -193,12 +135,11 @@ class CalibrationWatch:
         }
         return {**always, **known, **corrected}
 
-    def _warn(self, health: CalibrationHealth) -> None:
-        """Log each problem once, when it begins and when it ends."""
-        problems = findings(health, self._section.warn_shift_px)
-        for name, text in problems.items():
-            if name not in self._reported:
-                log.warning("%s", text)
-        for name in self._reported - problems.keys():
-            log.info("calibration: resolved: %s", name)
-        self._reported = set(problems)
+
+def _log_failure(error: Exception, snapshot: Snapshot) -> None:
+    log.error(
+        "the masks cannot be checked with snapshot %d, which is solved without: %s",
+        snapshot.id.seq,
+        error,
+        exc_info=error,
+    )

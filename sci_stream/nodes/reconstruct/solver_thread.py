@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import torch
 
-from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.delivery.throughput import ThroughputMeter
@@ -363,13 +362,9 @@ class SolverThread:
             if self._section.adapt_budget
             else engine.settings.iterations
         )
-        try:
-            watch.prepare(snapshot)
-        except Exception:  # it is solved without
-            log.exception("the masks cannot be measured with snapshot %d", snapshot.id.seq)
         while (
             pending := self._within_memory(
-                engine, snapshot.id, lambda: engine.begin(snapshot, budget)
+                engine, snapshot.id, lambda: watch.begin(snapshot, budget)
             )
         ) is None:
             pass
@@ -420,30 +415,19 @@ class SolverThread:
         done, self._under_way = self._under_way, None
         if done is None:
             return
+        watch = self._watches[done.snapshot.calibration_hash]
         try:
-            video, report = done.pending.finish()
+            video, report, _ = watch.finish(done.snapshot, done.pending)
         except Exception as error:
             self._fail(done.snapshot, error)
             return
         self._failures = 0
         self._iterations = report.iterations
         self._busy_s += report.solve_ns / 1e9
-        watch = self._watches[done.snapshot.calibration_hash]
-        try:
-            health = watch.check(done.snapshot, video)
-        except Exception:  # the result is good without it
-            log.exception(
-                "the calibration cannot be checked with snapshot %d", done.snapshot.id.seq
-            )
-            health = None
-        if watch.withholds:
-            video, report = withhold(video, report, done.snapshot, watch.engine.calibration)
         first = None if watch.first_mask is None else float(watch.first_mask)
-        report = dataclasses.replace(
-            report, health=health, solver=self._solver_id, start_mask=first
-        )
+        report = dataclasses.replace(report, solver=self._solver_id, start_mask=first)
         self._watch_status = watch.status()
         figures, picture = self._analyses(video, report)
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
-        evidence = watch.evidence(done.snapshot, health)
+        evidence = watch.evidence(done.snapshot, report.health)
         self._put(Solved(done.snapshot, video, report, times, evidence, figures, picture))

@@ -198,5 +198,5 @@ def as_line(node: str, message: str) -> str:
     """Return a line of direct output in the format of the log."""
     if not logs_json() or message.startswith("{"):
         return message
-    record = logging.LogRecord("sci_stream", logging.WARNING, "", 0, message, None, None)
+    record = logging.LogRecord("sci_stream", logging.INFO, "", 0, message, None, None)
     return JsonLines(node).format(record)

@@ -5,7 +5,6 @@ write to.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.file_guard import lock
 
 MEMORY = Path("/dev/shm")
 """The memory file system of this machine, if it has one."""
@@ -108,7 +108,7 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         self.path = Path(tempfile.mkdtemp(prefix=_RUN, dir=place))
         new = self.path / f"{_LOCK}.new"
         self._number = open_own(new, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(self._number)
         new.rename(
             self.path / _LOCK
         )  # now: a run that starts meanwhile would find it unlocked and delete the folder
@@ -137,16 +137,28 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
 
 def folders_left_behind(place: Path) -> Iterator[Path]:
     """Yield the run folders in ``place`` whose process has ended without deleting them."""
+    yield from _run_folders(place, running=False)
+
+
+def running_rigs() -> list[Path]:
+    """Return the rig files, as copied by `freeze`, of this user's runs on this machine."""
+    folders = _run_folders(private_folder(memory_folder()), running=True)
+    return [folder / _RIG for folder in folders if (folder / _RIG).is_file()]
+
+
+def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
     for folder in place.glob(f"{_RUN}*"):
         try:
             number = open_own(folder / _LOCK, os.O_RDWR)
         except OSError:
             continue  # of another user, or it has just been made
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield folder
+            locked = lock(number)
+            if locked and not running:
+                yield folder
         except BlockingIOError:
-            continue
+            if running:
+                yield folder
         finally:
             os.close(number)
 

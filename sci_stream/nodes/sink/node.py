@@ -284,7 +284,12 @@ class SinkNode:
             # Figures of analyses are recorded like the numbers that a camera adds to its frames.
             info = replace(info, chunks={**info.chunks, **self._units})
             self._series = SeriesSession.open(
-                info, calibration, self._rig, self._callbacks, self._ledger_file
+                info,
+                calibration,
+                self._rig,
+                self._callbacks,
+                self._ledger_file,
+                is_first=not self._accounts and not self._ended,
             )
             self._write_summary(
                 self._series, {}
@@ -316,7 +321,7 @@ class SinkNode:
             self._failure = self._failure or StorageError(
                 f"The recording{file} is not complete",
                 got=recording.incomplete_reason,
-                hint="Flushed data are readable; the ledger counts the rest as not_recorded.",
+                hint="The ledger counts by reason what it lacks; the rest is readable.",
             )
         # Before the acknowledgement: the acquire node may resend series_end if the answer is lost.
         self._ended.append(series.name)
@@ -423,11 +428,9 @@ class SinkNode:
 
     def _not_ready(self, status: SinkStatus) -> str:
         """Return why results cannot be received or stored, ``""`` if they can."""
-        incomplete_reason = (
-            "" if status.series is None else status.series.recording.incomplete_reason
-        )
-        if incomplete_reason:
-            return f"recording stopped: {incomplete_reason}"
+        reason = "" if status.series is None else status.series.recording.stopped_reason
+        if reason:
+            return f"recording stopped: {reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
 
 

@@ -21,6 +21,7 @@ from sci_stream.model import Json
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import (
+    DEMO,
     SET_KEY,
     Changes,
     ControlAnswer,
@@ -313,7 +314,8 @@ class OperatorCommands:
     # --- changes
 
     def _note_change(self, change: SettingChange) -> None:
-        log.warning("%s, by %s", change, change.who or "an unnamed operator")
+        level = logging.INFO if change.who.startswith(DEMO) else logging.WARNING
+        log.log(level, "%s, by %s", change, change.who or "an unnamed operator")
         self._keep_in_force(change)
         series = self.series()
         if series is not None:

@@ -24,22 +24,25 @@ from sci_stream.nodes.sink.series_recording import (
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording.segments import free_bytes
+from sci_stream.recording.segments import closing_bytes, disk_share, free_bytes
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
-# A recording that a full disk stopped is tried again this often, once so much more than the minimum
-# is free.
-_AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
+# A recording that its disk stopped is tried again this often.
+_AGAIN_S = 5.0
+# A disk that was full has room again with so much more than the minimum: a segment for each
+# snapshot that just fits would fill the folder with files.
+_MAX_ROOM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
-    ``rows`` and ``bytes`` count the segments since the recording was last started. ``unreadable``
-    says why recorded snapshots could not be read back at the end of the series.
+    ``rows`` and ``bytes`` count the segments since the recording was last started. ``lost`` counts
+    the snapshots of the series that a requested recording lacks. ``unreadable`` says why recorded
+    snapshots could not be read back at the end of the series.
     """
 
     enabled: bool = False
@@ -54,17 +57,24 @@ class RecordingStatus:
     queue_items: int = 0
     queue_bytes: int = 0
     free_bytes: int | None = None
+    lost: int = 0
     unreadable: str = ""
+
+    @property
+    def stopped_reason(self) -> str:
+        """Why a requested recording is not being written now, ``""`` if it is."""
+        return self.reason if self.state in {RecorderState.STOPPED, RecorderState.FAILED} else ""
 
     @property
     def incomplete_reason(self) -> str:
         """Why snapshots are missing from the recording, ``""`` if none are."""
-        stopped = self.reason if self.state in {RecorderState.STOPPED, RecorderState.FAILED} else ""
-        return "; ".join(filter(None, (stopped, self.unreadable)))
+        lost = f"{self.lost} snapshots were not recorded" if self.lost else ""
+        return "; ".join(filter(None, (lost, self.stopped_reason, self.unreadable)))
 
     def to_json(self) -> dict[str, Json]:
-        """Return the status as JSON."""
-        return asdict(self) if self.enabled else {"enabled": False, "unreadable": self.unreadable}
+        """Return the status as JSON; without a recording, only why it is ``incomplete``."""
+        figures = asdict(self) if self.enabled else {"enabled": False}
+        return {**figures, "incomplete": self.incomplete_reason}
 
 
 @dataclass
@@ -95,6 +105,7 @@ class Recorder:
     _final_ledger: LedgerCounts | None = field(default=None, init=False)
     _failure: str = field(default="", init=False)
     _again_s: float = field(default=0.0, init=False)
+    _device: int | None = field(default=None, init=False)
 
     @property
     def is_on(self) -> bool:
@@ -124,6 +135,7 @@ class Recorder:
         if make_folder:
             with writing(self.section.folder):
                 self.section.folder.mkdir(parents=True, exist_ok=True)
+        self._require_mounted()
         recording = SeriesRecording(
             self.info, self.calibration, self.section, settled_below, picture=self.picture
         )
@@ -137,15 +149,30 @@ class Recorder:
         self._thread.start()
         return str(recording.writer.path)
 
+    def _require_mounted(self) -> None:
+        """Raise `StorageError` if the folder was a disk's mount point and is an empty folder now.
+
+        The snapshots would fill the system's disk, and the returning disk would hide them.
+        """
+        folder = self.section.folder
+        try:
+            device = folder.stat().st_dev
+            beside = folder.resolve().parent.stat().st_dev
+        except OSError:
+            return  # `SeriesRecording` says what is wrong
+        if self._device not in {None, device} and device == beside:
+            raise StorageError(f"The disk of {folder} is not mounted", hint="Mount it again.")
+        self._device = device
+
     def _run(self, recording: SeriesRecording) -> None:
         while (batch := self._take()) is not None:
             recording.write(batch)
         recording.finish(self._final_ledger)
 
     def resume(self, settled_below: int) -> None:
-        """Start again after a restart of the sink.
+        """Start within a run: after a restart of the sink, or for a later series.
 
-        On failure log an error, which `status` has, too.
+        On failure log an error, which `status` has, too, and let `try_again` try.
 
         Snapshots of the series are on their way: without a recording they count as not recorded. A
         missing folder is not created again: it may be the mount point of a disk.
@@ -160,21 +187,28 @@ class Recorder:
             )
 
     def try_again(self, settled_below: int, now_s: float) -> None:
-        """Continue in a new segment when a disk that was full has room again."""
-        recording, enough = self._recording, self.section.min_free_mib * MIB + _ROOM_BYTES
-        if recording is None or self.is_on or not self.is_wanted or now_s < self._again_s:
+        """Continue in a new segment, tried every 5 s, after a fault of the disk."""
+        if self.is_on or not self.is_wanted or now_s < self._again_s:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            # Stopped below the minimum, or failed for lack of space: the same, since other faults
-            # leave room.
-            if recording.free_bytes >= enough or free_bytes(recording.writer.path) < enough:
+            if self._waits_for_room():
                 return
-            file = self.start(settled_below)
+            file = self.start(settled_below, make_folder=False)
         except (InputError, StorageError, OSError) as error:
             log.info("the recording cannot continue yet: %s", error)
             return
-        log.warning("the disk has room again: the recording continues in %s", file)
+        log.warning("the disk works again: the recording continues in %s", file)
+
+    def _waits_for_room(self) -> bool:
+        """Return whether a full disk stopped the recording, and has not enough room yet."""
+        recording = self._recording
+        if recording is None:
+            return False
+        path = recording.writer.path
+        room = disk_share(path, _MAX_ROOM_BYTES)
+        enough = max(self.section.min_free_mib * MIB, closing_bytes(path)) + room
+        return recording.free_bytes < enough and free_bytes(path) < enough
 
     def stop(self, ledger: LedgerCounts) -> str:
         """Close the file once all accepted items are written, without waiting; return its name,

@@ -352,6 +352,8 @@ class SeriesRecording:
         self._settle_rate()
         self._journal.append(str(state), {"reason": reason, "file": self.writer.path.name})
         self._sync()
+        if self.writer.has_failed:
+            return  # HDF5 writes as it closes the file: once the disk works, see `finish`
         try:
             self.writer.close()
         except StorageError as error:

@@ -18,7 +18,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.frame_faults import FAULTS
 from sci_stream.delivery.interval_set import IntervalSet
-from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
+from sci_stream.delivery.ledger import DropReason, Ledger, Outcome, not_recorded
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.delivery.trigger_ring import Event, TriggerState
 from sci_stream.errors import InputError
@@ -31,8 +31,13 @@ from sci_stream.nodes.sink.status import SeriesStatus
 from sci_stream.nodes.sink.triggered import TriggeredSeries, mean_brightness
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
-from sci_stream.recording.reader import Recording
-from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments, recording_path
+from sci_stream.recording.reader import DAMAGE, Recording
+from sci_stream.recording.segments import (
+    count_recorded,
+    earlier_segments,
+    finish_segments,
+    recording_path,
+)
 from sci_stream.recording.writer import MAX_EMPTY_ROWS
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, acknowledgement_of
 
@@ -148,13 +153,17 @@ class SeriesSession:
         rig: Rig,
         callbacks: Callbacks | None = None,
         file: LedgerFile | None = None,
+        *,
+        is_first: bool = True,
     ) -> SeriesSession:
         """Begin a series, or continue it after a restart of the sink: its ledger, its segments, its
         recording.
 
-        Parameters are those of the session.
+        Parameters are those of the session. The ``first`` series of a run is refused if it cannot
+        be recorded: someone is there to see it. A later one begins all the same, and its recording
+        once the disk works.
 
-        Raises `StorageError` if the recording cannot be started.
+        Raises `StorageError` if the recording of the first series cannot be started.
         """
         saved = None if file is None else file.read(info.series)
         if saved is not None:
@@ -169,9 +178,9 @@ class SeriesSession:
         )
         session.statistics.changes += () if saved is None else saved.changes
         session._restore_segments()
-        if rig.record.enabled and saved is None:
+        if rig.record.enabled and saved is None and is_first:
             session.recorder.start()
-        elif saved is not None and saved.recording:
+        elif rig.record.enabled if saved is None else saved.recording:
             session.recorder.resume(ledger.settled_below)
         session._restore_decisions()
         session._save()
@@ -323,8 +332,10 @@ class SeriesSession:
         """
         if self._triggered is None:
             raise InputError("Everything is recorded", expected='[record] mode = "triggered"')
-        # The acquire node's clock has stamped the snapshots.
-        now_ns = unix_ns() - (self._callbacks.clock_of("acquire") or 0)
+        # The acquire node's clock has stamped the snapshots. While it is unknown, as after a
+        # restart, the newest snapshot has its time.
+        ahead_ns = self._callbacks.clock_of("acquire")
+        now_ns = 0 if ahead_ns is None else unix_ns() - ahead_ns
         event = self._triggered.ring.trigger(now_ns, "kept", who)
         self._note_event(event)
         self._write_decided(self._triggered)
@@ -545,8 +556,11 @@ class SeriesSession:
         return its status.
         """
         self._show(self._reorder.flush())
-        self.recorder.close(self.ledger.counts())
+        counts = self.ledger.counts()
+        self.recorder.close(counts)
         self._save()
+        if counts["closed"]:
+            finish_segments(self._file_path, self.name, counts)
         self._unreadable = self._missing_from_disk()
         if self._unreadable:
             log.error("series %s: %s", self.name, self._unreadable)
@@ -620,6 +634,7 @@ class SeriesSession:
                 dataclasses.asdict(event)
                 for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
             ]
+            notes["clock_steps"] = [list(step) for step in self._triggered.ring.state.steps]
         if not self.recorder.is_full:
             self.recorder.submit(LedgerNote(self.ledger.counts(), notes, self.ledger.settled_below))
 
@@ -660,7 +675,10 @@ class SeriesSession:
         )
 
     def _recording_status(self) -> RecordingStatus:
-        return dataclasses.replace(self.recorder.status(), unreadable=self._unreadable)
+        status = self.recorder.status()
+        is_requested = self._rig.record.enabled or status.enabled
+        lost = not_recorded(self.ledger.dropped) if is_requested else 0
+        return dataclasses.replace(status, lost=lost, unreadable=self._unreadable)
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -28,6 +28,7 @@ understanding", ICCV 2019.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -37,7 +38,8 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.optics.forward import forward
 from sci_stream.ports import Denoiser, RecordableDenoiser
-from sci_stream.recon.backend.device import computes_bfloat16, prepare_libraries
+from sci_stream.recon.backend.convolution import convolve_relu
+from sci_stream.recon.backend.device import computes_bfloat16, half_dtype, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
@@ -87,7 +89,7 @@ class UnrolledSolver:
         From `sci_stream.recon.denoisers.weights.load_unrolled`. Copied to the device.
     precision
         Arithmetic of the convolutions. With ``AUTO``, bfloat16, in which they were trained, where
-        the device has instructions for it.
+        the device has instructions for it, else float16, else float32.
     """
 
     name = "unrolled"
@@ -97,10 +99,10 @@ class UnrolledSolver:
     ) -> None:
         prepare_libraries(device)
         self.before = before
-        half = precision is Precision.HALF or (
-            precision is Precision.AUTO and computes_bfloat16(device)
-        )
-        self.dtype = torch.bfloat16 if half else torch.float32
+        half = torch.bfloat16 if computes_bfloat16(device) else half_dtype(device)
+        if precision is Precision.HALF:
+            half = half or torch.bfloat16
+        self.dtype = torch.float32 if precision is Precision.FLOAT32 else half or torch.float32
         """Of the features."""
         self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
         """Pixels that go through the layers at once; a frame, with its planes, is never cut."""
@@ -116,6 +118,12 @@ class UnrolledSolver:
             )
             for stage in stages
         ]
+
+    def after(self, before: Denoiser) -> UnrolledSolver:
+        """Return the same stages after iterations with another denoiser."""
+        other = copy.copy(self)
+        other.before = before
+        return other
 
     @property
     def recordable(self) -> bool:
@@ -247,7 +255,7 @@ def estimates(
 def _through(
     stage: Stage, chunks: Iterable[torch.Tensor], memory: torch.Tensor
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Pass frames through the layers, chunk by chunk: each layer is a frame behind the one before.
+    """Pass frames through the layers, chunk by chunk: each layer is a chunk behind the one before.
 
     Parameters
     ----------
@@ -260,38 +268,36 @@ def _through(
     ------
     Frames that are finished, and the outputs for them, (N·F, 8, H/2, W/2).
     """
-    first, *inner, last = (kernel.to(memory.dtype) for kernel in stage.kernels)
+    kernels = [kernel.to(memory.dtype) for kernel in stage.kernels]
     biases = [bias.to(memory.dtype) for bias in stage.biases]
-    (n, n_frames), passed = memory.shape[:2], memory.shape[-1]
-    begun = done = 0
-    held: list[torch.Tensor | None] = [None] * len(inner)
+    passed = memory.shape[-1]
+    features = _convolved(_with_memory(chunks, memory), kernels[0], biases[0])
+    for kernel, bias in zip(kernels[1:-1], biases[1:-1], strict=True):
+        features = _convolved(_exchanged(features, passed), kernel, bias)
+    done = 0
+    for videos in features:
+        at = slice(done, done := done + videos.shape[1])
+        memory[:, at] += videos[..., -passed:]
+        images = videos.flatten(0, 1).permute(0, 3, 1, 2)
+        yield at, F.conv2d(images, kernels[-1], biases[-1], padding=1)
+
+
+def _with_memory(chunks: Iterable[torch.Tensor], memory: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield inputs with the memory as further channels, (N, F, H/2, W/2, C)."""
+    begun = 0
     for chunk in chunks:
-        now = slice(begun, begun := begun + len(chunk) // n)
-        h = torch.cat((chunk.permute(0, 2, 3, 1), memory[:, now].flatten(0, 1)), -1)
-        h = _convolved(h, first, biases[0]).relu_()
-        for k, (kernel, bias) in enumerate(zip(inner, biases[1:-1], strict=True)):
-            videos, waiting = h.reshape(n, -1, *h.shape[1:]), held[k]
-            if waiting is not None:
-                videos = torch.cat((waiting, videos), 1)
-            # The last frame waits for the one after it; that before it was passed on when it was
-            # the last.
-            ready = slice(
-                int(waiting is not None and waiting.shape[1] > 1),
-                videos.shape[1] - int(begun < n_frames),
-            )
-            held[k] = videos[:, -2:]
-            if ready.start >= ready.stop:
-                break
-            h = _convolved(_exchanged(videos, passed)[:, ready].flatten(0, 1), kernel, bias).relu_()
-        else:
-            at = slice(done, done := done + len(h) // n)
-            memory[:, at] += h.reshape(n, -1, *h.shape[1:])[..., -passed:]
-            yield at, _convolved(h, last, biases[-1]).permute(0, 3, 1, 2)
+        videos = chunk.permute(0, 2, 3, 1).unflatten(0, (len(memory), -1))
+        now = slice(begun, begun := begun + videos.shape[1])
+        yield torch.cat((videos, memory[:, now]), -1)
 
 
-def _convolved(lines: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Return the 3×3 convolution of images with channels last, (N, H, W, C) both."""
-    return F.conv2d(lines.permute(0, 3, 1, 2), kernel, bias, padding=1).permute(0, 2, 3, 1)
+def _convolved(
+    features: Iterable[torch.Tensor], kernel: torch.Tensor, bias: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """Yield chunks of features after a layer, (N, F, H, W, C) both."""
+    for videos in features:
+        images = convolve_relu(videos.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias)
+        yield images.permute(0, 2, 3, 1).unflatten(0, videos.shape[:2])
 
 
 def _even(problem: Coded) -> Coded:
@@ -313,14 +319,26 @@ def _halved(maps: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
     return F.avg_pool2d(maps, 2).repeat_interleave(video.shape[1], 0)
 
 
-def _exchanged(videos: torch.Tensor, number: int) -> torch.Tensor:
-    """Return features whose last ``number`` channels are of the frame before, of the frame after
+def _exchanged(features: Iterable[torch.Tensor], number: int) -> Iterator[torch.Tensor]:
+    """Yield features whose last ``number`` channels are of the frame before, of the frame after
     and of the same one.
 
-    3, 3 and 2 of eight; (N, F, H, W, C). Beyond the first and the last frame they are 0.
+    3, 3 and 2 of eight; chunks of (N, F, H, W, C). Beyond the first and the last frame they are 0.
     """
-    own, part = videos.shape[-1] - number, 3 * number // 8
-    past, future = videos[..., own : own + part], videos[..., own + part : own + 2 * part]
-    nothing = torch.zeros_like(past[:, :1])
-    shifted = torch.cat((nothing, past[:, :-1]), 1), torch.cat((future[:, 1:], nothing), 1)
-    return torch.cat((videos[..., :own], *shifted, videos[..., own + 2 * part :]), -1)
+    chunks = iter(features)
+    chunk = next(chunks)
+    part = 3 * number // 8
+    first = chunk.shape[-1] - number
+    past = slice(first, first + part)
+    future = slice(past.stop, past.stop + part)
+    before = torch.zeros_like(chunk[:, -1:, ..., past])
+    nothing = torch.zeros_like(chunk[:, :1])
+    for after in itertools.chain(chunks, (nothing,)):
+        exchanged = chunk.clone()
+        exchanged[:, :1, ..., past] = before
+        exchanged[:, 1:, ..., past] = chunk[:, :-1, ..., past]
+        exchanged[:, :-1, ..., future] = chunk[:, 1:, ..., future]
+        exchanged[:, -1:, ..., future] = after[:, :1, ..., future]
+        before = chunk[:, -1:, ..., past].clone()
+        chunk = after
+        yield exchanged

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -72,6 +73,16 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
+def device_of_node(names: Sequence[str], index: int) -> str:
+    """Return the name of a node's device: node i uses names[i mod n].
+
+    Where that is ``auto``, and there are GPUs, the nodes use them in turn.
+    """
+    name = names[index % len(names)]
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return f"cuda:{index % gpus}" if name == "auto" and gpus else name
+
+
 def describe_device(device: torch.device) -> str:
     """Describe a device: ``"NVIDIA H200 (cuda:0)"``, ``"AMD EPYC 7543 (2 threads)"``."""
     if device.type == "cuda":
@@ -91,6 +102,22 @@ def computes_bfloat16(device: torch.device) -> bool:
     return supported is not None and bool(supported())
 
 
+# Words of errors that are not of the class for them: of torch's allocator on a processor, of CUDA
+# outside torch's allocator, and of its libraries.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch or NumPy means out of memory.
+
+    >>> ran_out_of_memory(MemoryError()), ran_out_of_memory(ValueError("can't allocate memory"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
 def is_lost(error: BaseException) -> bool:
     """Return whether a device fails everything from now on, for this process: after an illegal
     access, or unplugged.
@@ -99,7 +126,7 @@ def is_lost(error: BaseException) -> bool:
     """
     if isinstance(error, CaptureError):
         return True
-    if isinstance(error, torch.OutOfMemoryError):
+    if ran_out_of_memory(error):
         return False
     sticky = isinstance(error, getattr(torch, "AcceleratorError", ()))  # torch 2.8 and newer
     return sticky or (isinstance(error, RuntimeError) and "CUDA error" in str(error))

@@ -2,12 +2,12 @@
 
 A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a
 whole image. Compiled by Triton they are a fraction of that. Nothing depends on it: where a compiler
-is missing, or its kernels are not faster, the functions are called as they are.
+is missing, or its kernels are not faster or give something else, the functions are called as they
+are.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from sci_stream.recon.backend.memory import ran_out_of_memory
+from sci_stream.recon.backend.device import ran_out_of_memory
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -23,7 +23,22 @@ _T = TypeVar("_T")
 Compiler = Callable[[Callable[_P, _T]], Callable[_P, _T]]
 """Compile a function of tensors on its first call."""
 
-compile_on_gpu: Compiler[..., object] = functools.partial(torch.compile, dynamic=False)
+# Versions of a function, one for each size and kind of problem. torch's own limit is 8, which the
+# solves of four sizes of masks reach.
+_MAX_VERSIONS = 64
+
+
+def compile_on_gpu(
+    function: Callable[_P, _T], *, backend: str | Callable[..., object] = "inductor"
+) -> Callable[_P, _T]:
+    """Compile a function as a whole, for each size anew.
+
+    It raises where a part cannot be compiled, and beyond 64 versions: torch alone would then call
+    the function as it is, in silence.
+    """
+    compiled = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
+    torch._dynamo.config.cache_size_limit = _MAX_VERSIONS
+    return compiled
 
 
 class Fusion:

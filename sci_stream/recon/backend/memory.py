@@ -11,21 +11,7 @@ import torch
 
 from sci_stream.errors import DeviceMemoryError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.backend.device import describe_device
-
-# Message of torch's CPU allocator, which raises a plain RuntimeError.
-_CPU_WORDS = "can't allocate memory"
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch or NumPy means out of memory.
-
-    >>> ran_out_of_memory(MemoryError()), ran_out_of_memory(ValueError("can't allocate memory"))
-    (True, False)
-    """
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and _CPU_WORDS in str(error)
+from sci_stream.recon.backend.device import describe_device, ran_out_of_memory
 
 
 @contextlib.contextmanager

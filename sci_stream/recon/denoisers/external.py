@@ -28,9 +28,8 @@ from sci_stream.file_guard import in_words
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
-from sci_stream.recon.backend.device import is_lost
+from sci_stream.recon.backend.device import is_lost, ran_out_of_memory
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.backend.memory import ran_out_of_memory
 
 GROUP = "sci_stream.denoisers"
 _IMAGES = (

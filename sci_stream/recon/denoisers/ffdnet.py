@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
+from sci_stream.model import BayerPhase
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
+from sci_stream.recon.backend.convolution import convolve_relu
 from sci_stream.recon.backend.device import half_dtype, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision, round_network, scale_to_exact_biases
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
@@ -75,6 +77,8 @@ class FfdnetDenoiser:
         Its name in reports.
     pixels_per_chunk
         See `sci_stream.recon.backend.memory.PIXELS_PER_CHUNK`; None for the device's default.
+    mosaic
+        The network for Bayer mosaics; None to denoise their planes apart.
 
     References
     ----------
@@ -92,8 +96,13 @@ class FfdnetDenoiser:
         *,
         name: str = "ffdnet",
         pixels_per_chunk: int | None = None,
+        mosaic: FfdnetWeights | None = None,
     ) -> None:
         self.name = name
+        self._device = device
+        self._precision = precision
+        self._mosaic = mosaic
+        self._of_mosaics: dict[BayerPhase, MosaicFfdnetDenoiser] = {}
         prepare_libraries(device)
         self.pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
         """Pixels that go through the network at once."""
@@ -131,17 +140,33 @@ class FfdnetDenoiser:
         self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
-        network = self.network_at(sigma)
-        level = network_sigma(on_device(sigma, x), relative, len(x))
         out = torch.empty_like(x)
-        self._frame_pixels = x.shape[1] * x.shape[2]
-        sizes = plan_chunks(x.shape[0], self._frame_pixels, self.pixels_per_chunk)
-        levels = torch.split(level, sizes) if level.ndim else [level] * len(sizes)
-        for chunk, at, result in zip(
-            torch.split(x, sizes), levels, torch.split(out, sizes), strict=True
-        ):
-            result.copy_(self._denoise(chunk, at, network))
+        level = network_sigma(on_device(sigma, x), relative, len(x))
+        self._denoise_to(out.unsqueeze(1), x.unsqueeze(1), level, self.network_at(sigma))
         return out
+
+    def for_mosaic(self, bayer: BayerPhase) -> MosaicFfdnetDenoiser | None:
+        """Return the network for mosaics; see `sci_stream.ports.MosaicDenoiser`."""
+        if self._mosaic is not None and bayer not in self._of_mosaics:
+            self._of_mosaics[bayer] = MosaicFfdnetDenoiser(
+                self._mosaic.for_phase(bayer),
+                self._device,
+                self._precision,
+                name=self.name,
+                pixels_per_chunk=self.pixels_per_chunk,
+            )
+        return self._of_mosaics.get(bayer)
+
+    def _denoise_to(
+        self, out: torch.Tensor, images: torch.Tensor, level: torch.Tensor, network: Network
+    ) -> None:
+        """Denoise (N, C, H, W) into ``out``, in chunks."""
+        self._frame_pixels = images[0].numel()
+        sizes = plan_chunks(len(images), self._frame_pixels, self.pixels_per_chunk)
+        levels = torch.split(level, sizes) if level.ndim else [level] * len(sizes)
+        chunks = zip(torch.split(images, sizes), levels, torch.split(out, sizes), strict=True)
+        for chunk, at, result in chunks:
+            result.copy_(self._denoise(chunk, at, network))
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see
@@ -152,22 +177,24 @@ class FfdnetDenoiser:
             self.pixels_per_chunk //= 2
         return more_than_one
 
-    def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
-        height, width = x.shape[-2:]
-        inputs = frame_input(_padded_to_even(x.unsqueeze(1)), sigma)
-        if math.isfinite(network.limit):
-            inputs = inputs.clamp(-network.limit, network.limit)
-        clean = run_network(
-            inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype
-        )
-        return clean[:, 0, :height, :width]
+    def _denoise(self, images: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
+        """Denoise (N, 1, H, W)."""
+        height, width = images.shape[-2:]
+        inputs = frame_input(_padded_to_even(images), sigma)
+        return F.pixel_shuffle(_subpixels(inputs, network), 2)[..., :height, :width]
+
+    def _test_images(self, picture: torch.Tensor) -> torch.Tensor:
+        """Return pictures, (N, 1, H, W), as `_denoise` takes them."""
+        return picture
 
     @torch.inference_mode()
     def _lowest_sigma_in_half(self, device: torch.device) -> float:
         """Return the lowest of the probed σ down to which 16 bits err by a small fraction of σ
         only; ∞ if none.
         """
-        picture, noise = (image.to(device) for image in _test_picture())
+        picture, noise = (
+            self._test_images(image.unsqueeze(1).to(device)) for image in _test_picture()
+        )
         lowest = math.inf
         for sigma in _PROBED_SIGMAS:
             noisy, level = picture + sigma * noise, picture.new_full((), sigma)
@@ -180,8 +207,43 @@ class FfdnetDenoiser:
         return 0.0 if lowest == _PROBED_SIGMAS[-1] else lowest
 
 
+class MosaicFfdnetDenoiser(FfdnetDenoiser):
+    """FFDNet on a batch of Bayer mosaics: the four planes of a frame are its four sub-pixels.
+
+    It has the layers and the cost of a grey one. Parameters as of `FfdnetDenoiser`; the weights are
+    those of the phase.
+    """
+
+    def __call__(
+        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Denoise the planes of N frames, (4, N, h, w); see `sci_stream.ports.MosaicDenoiser`."""
+        out = torch.empty_like(x)
+        level = mosaic_sigma(on_device(sigma, x), relative)
+        frames = x.transpose(0, 1)
+        level = level.expand(len(frames), *level.shape[1:]) if level.ndim else level
+        self._denoise_to(out.transpose(0, 1), frames, level, self.network_at(sigma))
+        return out
+
+    def _denoise(self, images: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
+        """Denoise (N, 4, h, w)."""
+        return _subpixels(with_level(images, sigma), network)
+
+    def _test_images(self, picture: torch.Tensor) -> torch.Tensor:
+        return F.pixel_unshuffle(picture, 2)
+
+
+def _subpixels(inputs: torch.Tensor, network: Network) -> torch.Tensor:
+    """Return the denoised sub-pixels, (N, 4, h, w), of an input of the network."""
+    if math.isfinite(network.limit):
+        inputs = inputs.clamp(-network.limit, network.limit)
+    return denoised_subpixels(
+        inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype
+    )
+
+
 def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Return the input of the network: four sub-pixels and σ, (N, 5, H/2, W/2).
+    """Return the input of the network: four sub-pixels and σ, (N, 5, H/2, W/2), channels last.
 
     Parameters
     ----------
@@ -191,8 +253,18 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         Noise level on the 0–1 scale, of all frames, (), of each, (N, 1, 1, 1), or of every 2×2
         pixels of each, (N, 1, H/2, W/2).
     """
-    image = F.pixel_unshuffle(x, 2)
-    return torch.cat((image, sigma.expand(image.shape[0], 1, *image.shape[2:])), dim=1)
+    rows = x.unflatten(-2, (-1, 2)).unflatten(-1, (-1, 2))[:, 0]
+    inputs = x.new_empty(*rows.shape[:2], rows.shape[3], SUBPIXELS + 1)
+    inputs[..., 0:2] = rows[:, :, 0]
+    inputs[..., 2:4] = rows[:, :, 1]
+    inputs[..., 4:] = sigma.movedim(1, -1) if sigma.ndim else sigma
+    return inputs.permute(0, 3, 1, 2)
+
+
+def with_level(subpixels: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    """Return sub-pixels, (N, 4, h, w), with σ as the last channel; σ as of `frame_input`."""
+    level = sigma.expand(len(subpixels), 1, *subpixels.shape[2:])
+    return torch.cat((subpixels, level), dim=1)
 
 
 def run_network(
@@ -216,25 +288,59 @@ def run_network(
     -------
     (N, 1, H, W), the denoised frames.
     """
+    clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
+    # Several times faster on a processor than `F.pixel_shuffle` from channels last.
+    columns = clean.unflatten(1, (1, 2, 2)).permute(0, 1, 4, 2, 5, 3)
+    return columns.flatten(4).flatten(2, 3)
+
+
+def denoised_subpixels(
+    inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return what `run_network` does before the sub-pixels are merged, (N, 4, H/2, W/2)."""
     h = stack(inputs.to(dtype, memory_format=torch.channels_last))
-    return F.pixel_shuffle(inputs[:, :SUBPIXELS] - h if gives_noise else h, 2)
+    return inputs[:, :SUBPIXELS] - h if gives_noise else h
 
 
-def in_layers(
-    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], *, mixed: bool = False
-) -> Stack:
+def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
     """Return 3×3 convolutions with ReLU between them as one; gradients pass.
 
-    ``mixed``: kernels differ in dtype, and each takes features in its own.
+    Each kernel takes features in its own dtype.
     """
-    last = len(kernels) - 1
 
     def run(h: torch.Tensor) -> torch.Tensor:
-        for n, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
-            h = F.conv2d(h.to(kernel.dtype) if mixed else h, kernel, bias, padding=1)
-            if n < last:
-                h.relu_()
-        return h
+        for kernel, bias in zip(kernels[:-1], biases[:-1], strict=True):
+            h = convolve_relu(h.to(kernel.dtype), kernel, bias)
+        return F.conv2d(h.to(kernels[-1].dtype), kernels[-1], biases[-1], padding=1)
+
+    return run
+
+
+def in_three_terms(
+    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], first: torch.Tensor
+) -> Stack:
+    """Return `in_layers` whose first layer multiplies 16-bit numbers, as exactly as float32 does.
+
+    A float32 number is the sum of two of 16 bits and a rest that is negligible: (a + b)(c + d) ≈
+    ac + bc + ad.
+
+    Parameters
+    ----------
+    kernels, biases
+        In 16 bits; the first kernel is not used.
+    first
+        Kernel of the first layer in float32.
+    """
+    dtype = kernels[0].dtype
+    high = first.to(dtype)
+    low = (first - high).to(dtype)
+    kernel = torch.cat((high, high, low), 1).contiguous(memory_format=torch.channels_last)
+    layers = in_layers([kernel, *kernels[1:]], biases)
+
+    def run(features: torch.Tensor) -> torch.Tensor:
+        high = features.to(dtype)
+        low = (features - high).to(dtype)
+        return layers(torch.cat((high, low, high), 1))
 
     return run
 
@@ -286,29 +392,29 @@ def stack_seconds(stack: Stack, features: torch.Tensor, calls: int = 20) -> floa
 def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
     """Return the network in a dtype.
 
-    In 16 bits on a CPU the layers that the image itself passes stay in float32: the first one, and
-    the last one if it gives the image, 3 % of the work. On a GPU they would cost far more, and
-    float16 has three bits more than bfloat16.
+    In 16 bits on a CPU the layers that the image itself passes are as exact as in float32: the
+    first one, and the last one if it gives the image, 3 % of the work. On a GPU they would cost far
+    more, and float16 has three bits more than bfloat16.
     """
     kernels, biases = list(weights.kernels), list(weights.biases)
-    if dtype is not torch.float32:
-        kernels, biases = round_network(weights.kernels, weights.biases, dtype)
     mixed = dtype is not torch.float32 and device.type == "cpu" and len(kernels) > 1
-    if mixed:
-        # Scaled as the rounded layer was, so that what follows it fits.
-        exact = scale_to_exact_biases(weights.kernels, weights.biases, dtype)
-        for end in (0,) if weights.gives_noise else (0, -1):
-            kernels[end], biases[end] = (value.float() for value in exact[end])
+    if dtype is not torch.float32:
+        kernels, biases = round_network(kernels, biases, dtype)
+    # Scaled as the rounded layers are, so that what follows fits.
+    exact = scale_to_exact_biases(weights.kernels, weights.biases, dtype)
+    if mixed and not weights.gives_noise:
+        kernels[-1], biases[-1] = (value.float() for value in exact[-1])
     # Channels last is the layout in which convolution libraries run without reordering.
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels]
     biases = [bias.to(device) for bias in biases]
-    stack = (
-        _fastest_layers(kernels, biases)
-        if device.type == "cuda"
-        else in_layers(kernels, biases, mixed=mixed)
-    )
+    if mixed:
+        stack = in_three_terms(kernels, biases, exact[0][0].float())
+    else:
+        choose = _fastest_layers if device.type == "cuda" else in_layers
+        stack = choose(kernels, biases)
     limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
-    return Network(stack, kernels[0].dtype, limit, weights.gives_noise)
+    taken = torch.float32 if mixed else dtype
+    return Network(stack, taken, limit, weights.gives_noise)
 
 
 def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:
@@ -339,6 +445,19 @@ def network_sigma(
     by_plane = level.reshape(len(halved) if level.ndim else 1, -1, 1, 1)
     levels = (halved * by_plane).clamp_max_(MAX_TRAINED).expand(-1, n_images // len(halved), -1, -1)
     return levels.reshape(n_images, 1, *levels.shape[-2:])
+
+
+def mosaic_sigma(level: torch.Tensor, relative: torch.Tensor | None) -> torch.Tensor:
+    """Return σ as a network takes it for N mosaics: (), (N, 1, 1, 1), or by cell (N or 1, 1, h, w).
+
+    ``level``, () or (N, 1, 1); ``relative``, (4, h, w). A network takes one level a cell: the mean
+    of its four pixels, as of the pixels of a grey frame.
+    """
+    level = level.unsqueeze(-1) if level.ndim else level
+    if relative is None:
+        return level
+    by_cell = relative.mean(0, keepdim=True).unsqueeze(1)
+    return (by_cell * level).clamp_max_(MAX_TRAINED)
 
 
 def _padded_to_even(x: torch.Tensor) -> torch.Tensor:

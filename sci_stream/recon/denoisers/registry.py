@@ -25,7 +25,7 @@ from sci_stream.recon.denoisers.external import (
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.variants import MOSAIC, has_weights, shipped_weights
 from sci_stream.recon.denoisers.weights import is_unrolled, load_ffdnet, load_unrolled
 
 
@@ -41,10 +41,22 @@ class IdentityDenoiser:
 
 
 def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Denoiser]:
-    """Return the factory of a network: of any weights, as the named variant."""
-    return lambda device, weights, precision: FfdnetDenoiser(
-        load_ffdnet(weights or shipped_weights(name)), device, precision, name=name
-    )
+    """Return the factory of a network: of any weights, as the named variant.
+
+    Weights of mosaics replace the shipped ones for mosaics, and grey weights both.
+    """
+
+    def make(device: torch.device, weights: Path | None, precision: Precision) -> Denoiser:
+        shipped_mosaic = name + MOSAIC
+        mosaic = None
+        if weights is not None and (theirs := load_ffdnet(weights)).mosaic:
+            mosaic, weights = theirs, None
+        elif weights is None and has_weights(shipped_mosaic):
+            mosaic = load_ffdnet(shipped_weights(shipped_mosaic))
+        grey = load_ffdnet(weights or shipped_weights(name))
+        return FfdnetDenoiser(grey, device, precision, name=name, mosaic=mosaic)
+
+    return make
 
 
 def _unrolled(device: torch.device, weights: Path | None, precision: Precision) -> UnrolledSolver:

@@ -32,14 +32,19 @@ _MIDDLE = 0.5
 
 
 class FrameDenoiser:
-    """D_σ on a whole video, all its frames as one batch."""
+    """D_σ on a whole video, all its frames as one batch.
 
-    def __init__(self, prior: Denoiser) -> None:
+    ``mosaics``: the prior takes the planes of each frame together.
+    """
+
+    def __init__(self, prior: Denoiser, *, mosaics: bool = False) -> None:
         self._prior = prior
+        self._mosaics = mosaics
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
-        return self._prior(x.flatten(0, -3), sigma, *relative).view(x.shape)
+        frames = x if self._mosaics else x.flatten(0, -3)
+        return self._prior(frames, sigma, *relative).view(x.shape)
 
 
 class WholeVideoDenoiser:
@@ -65,10 +70,21 @@ class TemporalDctDenoiser:
     ----------
     group
         Largest number of frames in a group, ≥ 2: B is divided into groups of nearly equal length.
+    mosaics
+        The prior takes the planes of each image together.
     """
 
-    def __init__(self, prior: Denoiser, n_frames: int, group: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        prior: Denoiser,
+        n_frames: int,
+        group: int,
+        device: torch.device,
+        *,
+        mosaics: bool = False,
+    ) -> None:
         self._prior = prior
+        self._mosaics = mosaics
         transform = torch.zeros(n_frames, n_frames, dtype=torch.float64)
         scale, offset, levels = (
             torch.ones(n_frames, 1),
@@ -105,18 +121,24 @@ class TemporalDctDenoiser:
                 sigma
                 * self._levels[sigma.device.type if isinstance(sigma, torch.Tensor) else "cpu"]
             )
-            clean = self._prior(
-                images.flatten(0, 1), levels.repeat(len(videos), 1, 1), *relative
-            ).view(images.shape)
+            batch, levels = self._batch(images, levels)
+            clean = self._prior(batch, levels, *relative).view(images.shape)
         else:
             clean = images.new_empty(images.shape)
             for level, rows in self._rows:
                 part = images.index_select(1, rows)
-                clean.index_copy_(
-                    1, rows, self._prior(part.flatten(0, 1), sigma * level).view(part.shape)
-                )
+                batch = part if self._mosaics else part.flatten(0, 1)
+                clean.index_copy_(1, rows, self._prior(batch, sigma * level).view(part.shape))
         del images  # a whole video
         return _affine(*self._to_frames, clean).view(x.shape)
+
+    def _batch(
+        self, images: torch.Tensor, levels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images, (P, B, H, W), and their levels as the prior takes them."""
+        if self._mosaics:
+            return images, levels
+        return images.flatten(0, 1), levels.repeat(len(images), 1, 1)
 
 
 def _affine(offset: torch.Tensor, matrix: torch.Tensor, videos: torch.Tensor) -> torch.Tensor:
@@ -150,21 +172,28 @@ IterationDenoiser = FrameDenoiser | TemporalDctDenoiser | WholeVideoDenoiser
 
 
 def cycled_denoisers(
-    prior: Denoiser, n_frames: int, device: torch.device, *, along_time: bool
+    prior: Denoiser,
+    n_frames: int,
+    device: torch.device,
+    *,
+    along_time: bool,
+    mosaics: bool = False,
 ) -> tuple[IterationDenoiser, ...]:
     """Return the denoisers of a solver's iterations in turn: frames only, or alternately along
     time.
 
-    A denoiser of videos is the only one. A single frame has no temporal frequencies.
+    A denoiser of videos is the only one. A single frame has no temporal frequencies. ``mosaics``:
+    the prior takes the planes of each frame together.
     """
     if isinstance(prior, VideoDenoiser):
         return (WholeVideoDenoiser(prior),)  # it uses neighbouring frames itself
-    frames = FrameDenoiser(prior)
+    frames = FrameDenoiser(prior, mosaics=mosaics)
     if not along_time or n_frames == 1:
         return (frames,)
     turns: list[IterationDenoiser] = []
     for group in GROUPS:
-        turns += [TemporalDctDenoiser(prior, n_frames, group, device), frames]
+        along = TemporalDctDenoiser(prior, n_frames, group, device, mosaics=mosaics)
+        turns += [along, frames]
         if group >= n_frames:
             break
     return tuple(turns)

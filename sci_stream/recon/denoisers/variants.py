@@ -8,10 +8,15 @@ from sci_stream.errors import ConfigError, WeightsError
 
 _WEIGHTS_FOLDER = Path(__file__).parent / "weights_data"
 
+MOSAIC = "-mosaic"
+"""End of the names of networks of Bayer mosaics, after that of their grey siblings."""
+
 # The shipped networks, each with the command that trains it.
 _TRAINED_BY = {
     "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
     "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",
+    "ffdnet-mosaic": "`sci-stream train PHOTOS RUN --variant ffdnet-mosaic --minutes 60`",
+    "ffdnet-lite-mosaic": "`sci-stream train PHOTOS RUN --variant ffdnet-lite-mosaic --minutes 60`",
     "unrolled": "`sci-stream train PHOTOS RUN --variant unrolled --clips CLIPS`, which takes days",
 }
 

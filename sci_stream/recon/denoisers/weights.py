@@ -20,7 +20,7 @@ import itertools
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +30,16 @@ import torch
 
 from sci_stream.errors import FileFormatError, InputError, WeightsError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
+from sci_stream.model import BayerPhase
 
 LAYOUT = "sci_stream.ffdnet.1"
 """The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible
 changes."""
 UNROLLED_LAYOUT = "sci_stream.unrolled.1"
 """That of unrolled stages."""
+
+# The ``frames`` entry in the metadata of a network of mosaics; grey ones have none.
+_MOSAICS = "RGGB mosaics"
 
 SUBPIXELS = 4
 """Sub-pixel images of half the size that a frame is split into."""
@@ -73,12 +77,15 @@ class FfdnetWeights:
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
         Which layout it was read from: ``"own"``, ``"kair"``, ``"ipol"`` or ``"matconvnet"``.
+    mosaic
+        The frames are Bayer mosaics, and not grey: the sub-pixels are their four planes.
     """
 
     kernels: tuple[torch.Tensor, ...]
     biases: tuple[torch.Tensor, ...]
     gives_noise: bool
     origin: str
+    mosaic: bool = False
 
     @property
     def layers(self) -> int:
@@ -89,6 +96,22 @@ class FfdnetWeights:
     def channels(self) -> int:
         """Channels that the first layer gives."""
         return self.kernels[0].shape[0]
+
+    def for_phase(self, bayer: BayerPhase) -> FfdnetWeights:
+        """Return a network of RGGB mosaics for those of another phase.
+
+        A mosaic of another phase is an RGGB one, mirrored. The mirrored network has its kernels
+        mirrored and its sub-pixels in another order; it costs nothing more.
+        """
+        red = bayer.index("R")
+        mirrored = [-1] * (red & 1) + [-2] * (red >> 1)
+        order = [place ^ red for place in range(SUBPIXELS)]
+        kernels = [kernel.flip(mirrored) for kernel in self.kernels]
+        biases = list(self.biases)
+        kernels[0] = kernels[0][:, [*order, SUBPIXELS]]
+        kernels[-1] = kernels[-1][order]
+        biases[-1] = biases[-1][order]
+        return replace(self, kernels=tuple(kernels), biases=tuple(biases))
 
 
 class Stage(NamedTuple):
@@ -143,6 +166,8 @@ def save_ffdnet(
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
     shape = {"layers": str(weights.layers), "channels": str(weights.channels)}
     layout = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **shape}
+    if weights.mosaic:
+        layout["frames"] = _MOSAICS
     safetensors.torch.save_file(tensors, path, {**(about or {}), **layout})
 
 
@@ -301,7 +326,8 @@ def _from_own(
             got=output,
         )
     layers = _by_layer(tensors, _OWN_KEY, path)
-    return _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
+    weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
+    return replace(weights, mosaic=metadata.get("frames") == _MOSAICS)
 
 
 def _from_kair(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:

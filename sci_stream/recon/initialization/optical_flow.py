@@ -49,7 +49,7 @@ def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
 def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
     """Average along rows (−2) or along columns (−1) alone, (N, H, W) → (N, H, W)."""
     size, block = images.shape[along], _BLOCK.get(images.device.type, 64)
-    band: torch.Tensor = _band(size, radius, images.dtype, images.device)
+    band = _band(size, radius, images.dtype, images.device)
     if size < 2 * block:
         return band @ images if along == -2 else images @ band.mT
     averaged = torch.empty_like(images)
@@ -63,14 +63,20 @@ def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
     return averaged
 
 
-@functools.lru_cache(maxsize=64)
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+# By size, radius, dtype and device. torch's compiler reads tensors of a dictionary as inputs; the
+# results of a cached function it either computes again or, as constants, refuses to compile.
+_BANDS: dict[tuple[int, int, torch.dtype, torch.device], torch.Tensor] = {}
+
+
 def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the (size, size) matrix that averages a line twice over 2·radius + 1 pixels."""
-    at = torch.arange(size, device=device)
-    near = ((at.unsqueeze(1) - at).abs() <= radius).to(dtype)
-    once = near / near.sum(1, keepdim=True)
-    return once @ once
+    key = (size, radius, dtype, device)
+    if key not in _BANDS:
+        at = torch.arange(size, device=device)
+        near = ((at.unsqueeze(1) - at).abs() <= radius).to(dtype)
+        once = near / near.sum(1, keepdim=True)
+        _BANDS[key] = once @ once
+    return _BANDS[key]
 
 
 def gradient(images: torch.Tensor) -> torch.Tensor:

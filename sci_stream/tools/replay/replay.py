@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from sci_stream.calibration.diagnosis import withhold
-from sci_stream.calibration.evidence import inspect
+from sci_stream.calibration.evidence import stuck_in
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, InputError, StorageError
@@ -26,6 +25,7 @@ from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import GuardedSolver
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
@@ -281,7 +281,7 @@ class _Run:
     calibration: Calibration
     device: torch.device
     solver: ReplaySolver
-    engines: dict[str, Engine] = field(default_factory=dict)
+    solvers: dict[str, GuardedSolver] = field(default_factory=dict)
     done: int = 0
 
     def write(
@@ -368,34 +368,36 @@ class _Run:
         cold = START.word_of(self.series.row(seq)["start"]) == Start.COLD
         return cold and self.solver.as_recorded
 
-    def _engine(self, setup: SolverSetup) -> Engine:
-        """Return the engine of a prior with these settings, created on first use."""
-        engine = self.engines.get(setup.denoiser.name)
-        if engine is None:
+    def _solver(self, setup: SolverSetup) -> GuardedSolver:
+        """Return the solver of a prior with these settings, created on first use."""
+        solver = self.solvers.get(setup.denoiser.name)
+        if solver is None:
             engine = Engine(self.calibration, setup.denoiser, self.device, setup.settings)
-            self.engines[setup.denoiser.name] = engine
             engine.warm_up()
             if self.series.rows["stuck_pixels"].any():
-                engine.left_out = inspect(self.series.raw[0], self.calibration)[1]
-        elif engine.settings is not setup.settings:
-            engine.change_settings(setup.settings)
-        return engine
+                engine.left_out = stuck_in(self.series.raw[0], self.calibration)
+            solver = self.solvers[setup.denoiser.name] = GuardedSolver(engine)
+        elif solver.engine.settings is not setup.settings:
+            solver.engine.change_settings(setup.settings)
+        return solver
 
     def _solve(self, seq: int) -> Reconstruction:
         setup = self.solver.of(seq)
-        engine = self._engine(setup)
+        solver = self._solver(setup)
         row = self.series.row(seq)
         snapshot = self._snapshot(seq, row)
         if self._recorded_cold(seq):
             # If another node or none solved the previous snapshot, this one was not started from
             # it.
-            engine.forget()
-        engine.correct_masks(self.solver.masks_of(seq))
+            solver.engine.forget()
         recorded = int(row["iterations"]) if self.solver.as_recorded else 0
         started_ns = unix_ns()
-        video, report = engine.reconstruct(snapshot, recorded or setup.settings.iterations)
-        if self.solver.withholds(seq):
-            video, report = withhold(video, report, snapshot, self.calibration)
+        iterations = recorded or setup.settings.iterations
+        decision = self.solver.decision_of(seq)
+        if decision is None:
+            video, report, _ = solver.solve(snapshot, iterations)
+        else:
+            video, report, _ = solver.solve_as_decided(snapshot, decision, iterations)
         return Reconstruction(
             id=snapshot.id,
             video=video,

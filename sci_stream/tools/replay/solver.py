@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.recon.guarded import Decision
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recording.columns import OUTCOME_CODES
 from sci_stream.recording.reader import Settings
@@ -61,21 +63,30 @@ class SolverSetup:
     id: str
 
 
+class _Decisions(NamedTuple):
+    """Decisions by row: the correction of the masks as text, and where the video is withheld."""
+
+    corrections: Array
+    withheld: npt.NDArray[np.bool_]
+
+    def of(self, row: int) -> Decision:
+        correction = MaskCorrection.from_text(self.corrections[row].decode())
+        return Decision(correction, bool(self.withheld[row]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySolver:
     """How each snapshot of a recording is solved.
 
     ``setups`` are the different settings of the recorded run, at least one. By row, ``chosen`` is
-    the index into them, ``corrections`` the correction of the masks as text, and ``withheld`` says
-    where the snapshot itself was recorded in place of a video. With ``as_recorded`` each snapshot
-    gets its recorded number of iterations; ``unknown`` counts the snapshots whose settings are not
-    in the recording.
+    the index into them. ``decisions`` are those of the recorded solves; None if there are none, or
+    if they were made with another calibration. With ``as_recorded`` each snapshot gets its recorded
+    number of iterations; ``unknown`` counts the snapshots whose settings are not in the recording.
     """
 
     setups: Sequence[SolverSetup]
     chosen: npt.NDArray[np.intp]
-    corrections: Array
-    withheld: npt.NDArray[np.bool_]
+    decisions: _Decisions | None
     first_seq: int
     as_recorded: bool
     unknown: int
@@ -89,13 +100,9 @@ class ReplaySolver:
         """Return the settings of a snapshot."""
         return self.setups[int(self.chosen[seq - self.first_seq])]
 
-    def masks_of(self, seq: int) -> MaskCorrection:
-        """Return the correction of the masks for a snapshot."""
-        return MaskCorrection.from_text(self.corrections[seq - self.first_seq].decode())
-
-    def withholds(self, seq: int) -> bool:
-        """Return whether the video of a snapshot is withheld."""
-        return bool(self.withheld[seq - self.first_seq])
+    def decision_of(self, seq: int) -> Decision | None:
+        """Return the recorded decision on a snapshot; None to decide anew."""
+        return None if self.decisions is None else self.decisions.of(seq - self.first_seq)
 
 
 def replay_solver(
@@ -124,7 +131,7 @@ def replay_solver(
     return ReplaySolver(
         [_setup(section, one, changes, device, calibration) for one in used or (None,)],
         _chosen(cells, named),
-        *_corrections(series, calibration),
+        _decisions(series, calibration),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
         unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named])))
@@ -176,19 +183,17 @@ def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
 
-def _corrections(
-    series: RecordedSeries, calibration: Calibration
-) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return the recorded correction of the masks by row, and whether the video is withheld; none
-    if recalibrated.
+def _decisions(series: RecordedSeries, calibration: Calibration) -> _Decisions | None:
+    """Return the decisions of the recorded solves, made with this calibration.
 
-    A raw-only snapshot gets the value of the last reconstructed one before it.
+    A raw-only snapshot gets the decision on the last reconstructed one before it.
     """
-    corrections = series.rows["masks_at"]
-    if calibration.hash != series.info.calibration_hash:
-        return np.zeros_like(corrections), np.zeros(len(corrections), np.bool_)
-    last = _last(series.rows["outcome"] == OUTCOME_CODES["reconstructed"])
-    return corrections[last], (series.rows["start_reason"] == WITHHELD.encode())[last]
+    solved = series.rows["outcome"] == OUTCOME_CODES["reconstructed"]
+    if calibration.hash != series.info.calibration_hash or not solved.any():
+        return None
+    last = _last(solved)
+    withheld = series.rows["start_reason"] == WITHHELD.encode()
+    return _Decisions(series.rows["masks_at"][last], withheld[last])
 
 
 def _setup(

@@ -36,16 +36,19 @@ def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
     Raises `TransportError` if the address is in use or not on this machine; `what` and `hint` are
     for its text.
     """
+    reasons = []
     try:
-        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With SO_REUSEADDR: a restarted node gets its port back while old connections are still in
-        # TIME_WAIT.
-        return socket.create_server(place[:2], family=family)
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                # With SO_REUSEADDR: a restarted node gets its port back while old connections are
+                # still in TIME_WAIT.
+                return socket.create_server(place, family=family)
+            except OSError as error:
+                reasons.append(error)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]
-        raise TransportError(
-            f"{what} cannot listen on {host}:{port}", got=reason, hint=hint
-        ) from error
+        reasons.append(error)
+    reason = (reasons[0].strerror or str(reasons[0])).partition(" (while")[0]
+    raise TransportError(f"{what} cannot listen on {host}:{port}", got=reason, hint=hint)
 
 
 class LimitedConnection(H11Protocol):

@@ -3,10 +3,9 @@
 import { attempt, el, make, state, tag } from "./page.js";
 import { change } from "./operator.js";
 import { clock } from "./format.js";
-import { t } from "./words.js";
 
 function acknowledgeButton({ number }) {
-  const made = make("button", { type: "button", className: "small" }, t("acknowledge"));
+  const made = make("button", { type: "button", className: "small" }, "Acknowledge");
   made.addEventListener("click", () => attempt(() => change("do", { node: "sink", action: "acknowledge", parameters: { alarm: number } })));
   return made;
 }
@@ -31,15 +30,15 @@ function list(id, alarms) {
 }
 
 function when({ began_ns: from, cleared_ns: to, acknowledged_by: who }) {
-  const times = to === null ? t("alarm_since", { from: clock(from) }) : t("alarm_over", { from: clock(from), to: clock(to) });
-  return who ? `${times}, ${t("acknowledged_by", { who })}` : times;
+  const times = to === null ? `since ${clock(from)}` : `${clock(from)} to ${clock(to)}`;
+  return who ? `${times}, acknowledged by ${who}` : times;
 }
 
 export function follow() {
   const alarms = state.status.alarms ?? [];
   const urgent = alarms.filter(({ cleared_ns: to, acknowledged_by: who }) => to === null && !who).sort((a, b) => (b.level === "bad") - (a.level === "bad"));
   list("alerts", urgent);
-  list("alarms", alarms);
+  list("alarms", alarms.filter((alarm) => !urgent.includes(alarm)));
   const open = alarms.filter((alarm) => !alarm.acknowledged_by).length;
-  tag("alarms-open", open ? t("n_open", { n: open }) : t("no_alarm"), urgent.some(({ level }) => level === "bad") ? "bad" : open ? "warn" : "");
+  tag("alarms-open", open ? `${open} to acknowledge` : "none", urgent.some(({ level }) => level === "bad") ? "bad" : open ? "warn" : "");
 }

@@ -1,7 +1,6 @@
 // The live page: connects its modules.
 
 import { put, state } from "./page.js";
-import { applyWords, t } from "./words.js";
 import { probe, wanted } from "./decode.js";
 import { connect, fetchHistory } from "./link.js";
 import * as player from "./player.js";
@@ -12,6 +11,7 @@ import * as files from "./files.js";
 import * as inspection from "./inspect.js";
 import * as cut from "./cut.js";
 import * as uncertainty from "./uncertainty.js";
+import * as about from "./about.js";
 import * as film from "./film.js";
 import * as layout from "./layout.js";
 import * as refine from "./refine.js";
@@ -88,13 +88,12 @@ async function changed(connected) {
   judge();
   if (connected) {
     timeline.restart();
-    put("encoding", t("encoding", { codec: wanted() === "h264" ? "H.264" : "JPEG" }));
+    put("encoding", `This browser is sent ${wanted() === "h264" ? "H.264" : "JPEG"}.`);
     remember(await fetchHistory().catch(() => []));
     drawStrip();
   }
 }
 
-applyWords();
 layout.start();
 player.start({
   onShow: showPicture,
@@ -111,6 +110,8 @@ timeline.start();
 refine.start();
 wipe.start();
 uncertainty.start();
+film.start();
+about.start();
 files.start();
 events.start();
 keys.start();

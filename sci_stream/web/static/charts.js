@@ -2,7 +2,6 @@
 
 import { el, state } from "./page.js";
 import { count, percent } from "./format.js";
-import { t } from "./words.js";
 
 export const SPAN_S = 300;
 const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/archive.py
@@ -63,13 +62,13 @@ export function histograms({ bayer, counts, saturated_fraction: saturated }, fra
   screen.context.globalCompositeOperation = "source-over";
   const total = levels.flat().reduce((sum, n) => sum + n, 0);
   const clipped = levels.reduce((sum, bins) => sum + bins[bins.length - 1], 0) / Math.max(1, total);
-  el("levels-given").textContent = t("clipped", { share: percent(clipped) });
+  el("levels-given").textContent = `clipped ${percent(clipped)}`;
   const sensor = surface(el("counts"));
-  if (!counts) { el("counts-given").textContent = t("not_sent"); return; }
+  if (!counts) { el("counts-given").textContent = "not sent"; return; }
   bars(sensor.context, counts.bins, sensor.width, sensor.height, colour("--chart-grey"));
   sensor.context.fillStyle = colour("--bad");
   sensor.context.fillRect(sensor.width - 1.5, 0, 1.5, sensor.height);
-  el("counts-given").textContent = t("sensor_given", { max: count(counts.max_dn), top: count(counts.top_dn) }) + (saturated > 0 ? t("sensor_saturated", { share: percent(saturated) }) : "");
+  el("counts-given").textContent = `max ${count(counts.max_dn)} of ${count(counts.top_dn)} DN` + (saturated > 0 ? `, saturated ${percent(saturated)}` : "");
 }
 
 export function remember(samples) {
@@ -122,10 +121,10 @@ function axes(context, { left, plot, top, y, height }) {
   context.textBaseline = "alphabetic";
   for (const minutes of [4, 3, 2, 1]) {
     context.textAlign = "center";
-    context.fillText(t("minutes_ago", { n: minutes }), left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
+    context.fillText(`−${minutes} min`, left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
   }
   context.textAlign = "right";
-  context.fillText(t("right_now"), left + plot.w, height - 3);
+  context.fillText("now", left + plot.w, height - 3);
 }
 
 // A line with gaps where there is no data: silence must not look like a steady value.

@@ -7,7 +7,6 @@ import { frameIndex, isPaused, setPlaying, step } from "./player.js";
 import { pixelAt } from "./view.js";
 import { toLive } from "./timeline.js";
 import { arrange } from "./layout.js";
-import { t } from "./words.js";
 import { judge } from "./verdict.js";
 
 const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, black: (v) => v.toFixed(3), gamma: (v) => v.toFixed(2) };
@@ -75,12 +74,12 @@ export const nudgeExposure = (by) => {
 export function follow() {
   const { preview = {}, recording = {}, state: phase } = state.status;
   if (!busy && preview.tone) showTone(preview.tone);
-  put("tone-by", preview.tone_by ? t("tone_by", { who: preview.tone_by }) : "");
+  put("tone-by", preview.tone_by ? `by ${preview.tone_by}` : "");
   const recordable = Boolean(preview.can_record) && phase === "running" && recording.state !== "closing";
   el("record").disabled = !recordable || switching;
   const on = recording.state === "recording";
   el("record").setAttribute("aria-pressed", String(on));
-  put("record-word", t(on ? "stop" : "record"));
+  put("record-word", on ? "Stop" : "Record");
 }
 
 export function newPicture(header) {
@@ -117,8 +116,8 @@ async function pick(event) {
     const { pixels } = await (await get("values", { series, seq, frame: frameIndex(), ...region, pixels: 1 })).json();
     const [red, green, blue] = pixels.rgb.map((plane) => plane.flat().reduce((sum, value) => sum + value, 0) / plane.flat().length);
     const black = state.status.preview?.tone?.black ?? 0;
-    if (Math.max(red, green, blue) > BRIGHTEST) throw new Error(t("too_bright"));
-    if (Math.min(red, green, blue) - black < DARKEST) throw new Error(t("too_dark"));
+    if (Math.max(red, green, blue) > BRIGHTEST) throw new Error("That point is too bright for a white balance: pick a grey one");
+    if (Math.min(red, green, blue) - black < DARKEST) throw new Error("That point is too dark for a white balance: pick something grey or white");
     const gain = (mean) => Math.min(Math.max((green - black) / (mean - black), 1 / MAX_GAIN), MAX_GAIN);
     await setTone({ white_balance: "fixed", gains: [gain(red), 1, gain(blue)] });
     setPicking(false);
@@ -132,12 +131,12 @@ let switching = false;
 export async function toggleRecording() {
   if (el("record").disabled) return;
   const on = state.status.recording?.state !== "recording";
-  if (!on && !(await confirmed(t("stop_recording"), t("stop_recording_why")))) return;
+  if (!on && !(await confirmed("Stop the recording", "It stops for everybody. Snapshots from now on are not recorded until someone starts it again."))) return;
   switching = true;
   el("record").disabled = true;
   await attempt(async () => {
     const { text } = await change("set", { node: "sink", parameters: { recording: on } });
-    toast(t(on ? "recording_to" : "recorded_to", { file: text }));
+    toast(`${on ? "Recording" : "Recorded"} to ${text}`);
   });
   switching = false;
   follow();
@@ -164,7 +163,7 @@ export function toggleLoop() { el("loop").click(); }
 
 export function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
-  else document.documentElement.requestFullscreen?.().catch(() => toast(t("full_refused"), true));
+  else document.documentElement.requestFullscreen?.().catch(() => toast("The browser does not allow full screen here.", true));
 }
 
 export function start() {

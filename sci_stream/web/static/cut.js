@@ -6,7 +6,6 @@ import { colour, surface } from "./charts.js";
 import { get } from "./link.js";
 import { duration, fixed, known } from "./format.js";
 import { pixelAt, place } from "./view.js";
-import { t } from "./words.js";
 
 const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
 const LEFT = 46, LINE = 14;  // room for labels: beside the cut and its trace, which share their time; of a line of text
@@ -34,7 +33,7 @@ export function toggleCut() {
 export function setLining(on) {
   document.body.classList.toggle("lining", on);
   el("cut-line").setAttribute("aria-pressed", String(on));
-  if (on) toast(t("draw_line"));
+  if (on) toast("Draw a line on the video");
 }
 
 // --- values
@@ -86,7 +85,7 @@ function frameMs() {
 function draw() {
   const shown = surface(el("cut-picture")), ms = frameMs();
   const recent = frames.slice(-Math.max(1, Math.floor((shown.width - LEFT) / 2)));
-  put("cut-is", frames.length ? t("cut_is", { n: frames.length, ms: fixed(ms, ms < 10 ? 2 : 0) }) : t(line ? "no_video_yet" : "draw_line"));
+  put("cut-is", frames.length ? `${frames.length} frames, ${fixed(ms, ms < 10 ? 2 : 0)} ms each; down: along the line, right: time` : line ? "no video has arrived yet" : "Draw a line on the video");
   drawCut(shown, recent);
   drawProfile(recent.at(-1));
   drawTrace(recent, ms);
@@ -94,7 +93,10 @@ function draw() {
 
 function drawCut({ context, width, height }, recent) {
   const points = (recent.at(-1)?.along.length ?? 0) / colours;
-  if (!points) return;
+  if (!points) {
+    hint(context, width, height, ["Draw a line on the video.", "Its pixels stand here, one column a frame: edges that move are slanted."]);
+    return;
+  }
   const tone = state.status.preview?.tone ?? {}, gains = tone.white_balance === "fixed" ? tone.gains : [1, 1, 1];
   const image = new ImageData(recent.length, points);
   recent.forEach(({ along }, i) => {
@@ -133,15 +135,25 @@ function label(context, text, x, y, align = "left") {
   context.fillText(text, x, y);
 }
 
+// What an empty chart will show.
+function hint(context, width, height, lines) {
+  Object.assign(context, { fillStyle: colour("--dim"), font: "13px system-ui, sans-serif", textAlign: "center" });
+  lines.forEach((text, i) => context.fillText(text, width / 2, height / 2 + 18 * i - 9 * (lines.length - 1), width - 16));
+}
+
 function drawProfile(frame) {
   const { context, width, height } = surface(el("cut-profile"));
-  if (!frame?.along.length) return;
+  if (!frame?.along.length) {
+    hint(context, width, height, ["values along", "the line"]);
+    return;
+  }
   const planes = Array.from({ length: colours }, (_, k) => [...frame.along].filter((_, i) => i % colours === k));
   const styles = colours === 1 ? ["--signal"] : ["--chart-red", "--chart-green", "--chart-blue"];
   const { low, high } = curves(context, planes, { x: 4, y: LINE + 2, w: width - 8, h: height - 2 * LINE - 6 }, styles);
   label(context, fixed(high, 3), 4, 11);
   label(context, fixed(low, 3), 4, height - 4);
   label(context, lengthText(Math.hypot(line.x1 - line.x0, line.y1 - line.y0)), width - 4, height - 4, "right");
+  label(context, "value, 0 to 1", width - 4, 11, "right");
 }
 
 function drawTrace(recent, ms) {
@@ -151,10 +163,11 @@ function drawTrace(recent, ms) {
   const { low, high } = curves(context, [amplitudes ?? means], { x: LEFT, y: 4, w: width - LEFT, h: height - LINE - 8 });
   label(context, fixed(high, 3), LEFT - 5, 11, "right");
   label(context, fixed(low, 3), LEFT - 5, height - LINE - 3, "right");
+  label(context, amplitudes ? "amplitude of the mean" : `mean of the ${region() ? "region" : "picture"}, 0 to 1`, LEFT + 4, 13);
   const last = amplitudes ? (amplitudes.length - 1) * hz : NaN;
-  label(context, amplitudes ? "0 Hz" : t("ago", { time: duration(recent.length * ms) }), LEFT, height - 3);
-  label(context, amplitudes ? `${fixed(last, 1)} Hz` : t("right_now"), width - 3, height - 3, "right");
-  if (amplitudes) put("cut-is", t("spectrum_is", { hz: fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2), most: fixed(last, 1) }));
+  label(context, amplitudes ? "0 Hz" : `−${duration(recent.length * ms)}`, LEFT, height - 3);
+  label(context, amplitudes ? `${fixed(last, 1)} Hz` : "now", width - 3, height - 3, "right");
+  if (amplitudes) put("cut-is", `strongest at ${fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2)} Hz, up to ${fixed(last, 1)} Hz`);
 }
 
 // Amplitudes of the last frames' means by frequency, without the mean itself; hz is the step between two.

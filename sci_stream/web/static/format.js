@@ -1,14 +1,17 @@
 // Format numbers and names. An unknown number is a dash.
 
-import { t } from "./words.js";
 
 export const known = (value) => typeof value === "number" && Number.isFinite(value);
 export const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : "–");
 export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
 export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) : "–");
-export const snapshots = (n) => (n === 1 ? t("snapshots_one") : t("snapshots_many", { n: count(n) }));
+export const snapshots = (n) => (n === 1 ? "1 snapshot" : `${count(n)} snapshots`);
 export const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString([], { hour12: false });
 export const words = (text) => String(text).replaceAll("_", " ");
+
+// States of a recording and of its file, in plain words.
+const STATES = { open: "being written", clean: "complete" };
+export const stateWords = (name) => STATES[name] ?? words(name);
 
 // The sum of counts by reason.
 export const total = (counts) => Object.values(counts ?? {}).reduce((sum, n) => sum + n, 0);

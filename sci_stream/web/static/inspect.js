@@ -8,7 +8,6 @@ import { frameIndex, redraw } from "./player.js";
 import { isZoomed, pixelAt, place } from "./view.js";
 import { open as openPanel, isOpen } from "./layout.js";
 import { drawLine } from "./cut.js";
-import { t } from "./words.js";
 
 const VALUES_FROM_PX = 34;  // CSS pixels per sensor pixel from which on its value fits in
 const PERIOD_MS = 250;      // values change at most four times a second
@@ -182,7 +181,7 @@ function showProbe() {
   const [i, j] = pixel && values ? [pixel.x - values.x, pixel.y - values.y] : [-1, -1];
   const value = values?.video[j]?.[i], counts = values?.counts?.[j]?.[i];
   const shown = values?.rgb ? values.rgb.map((plane) => fixed(plane[j]?.[i], 3)).join(" ") : fixed(value, 4);
-  const text = value === undefined || values.key !== key() ? "" : t(known(counts) ? "probe_both" : "probe", { x: pixel.x, y: pixel.y, value: shown, counts });
+  const text = value === undefined || values.key !== key() ? "" : `x ${pixel.x}, y ${pixel.y}: ${shown}${known(counts) ? ` · ${counts} DN` : ""}`;
   for (const name of NAMES) put(`${name}-probe`, pointer?.name === name ? text : "");
 }
 
@@ -206,16 +205,16 @@ async function fetchFigures() {
 }
 
 function showRegion(found, why = "") {
-  put("region-is", region ? t("region_is", region) : t("whole_picture"));
-  const statistics = { mean: "mean", std: "deviation", min: "minimum", max: "maximum" };
-  const rows = Object.entries(statistics).map(([name, word]) => ({ cells: [t(word), fixed(found?.video[name], 4), fixed(found?.counts?.[name], 1)] }));
-  if (known(found?.saturated)) rows.push({ cells: [t("saturated"), "", percent(found.saturated)] });
+  put("region-is", region ? `${region.width}×${region.height} at ${region.x}, ${region.y}` : "whole picture");
+  const statistics = ["mean", "std", "min", "max"];
+  const rows = statistics.map((name) => ({ cells: [name, fixed(found?.video[name], 4), fixed(found?.counts?.[name], 1)] }));
+  if (known(found?.saturated)) rows.push({ cells: ["Saturated", "", percent(found.saturated)] });
   showRows("region", rows);
   el("region").title = why;
   best = Math.max(best, found?.focus ?? 0);
   put("focus", fixed(found?.focus, 2));
   el("focus-bar").value = best > 0 ? (found?.focus ?? 0) / best : 0;
-  put("focus-best", best > 0 ? t("focus_best", { value: fixed(best, 2) }) : "");
+  put("focus-best", best > 0 ? `best ${fixed(best, 2)}` : "");
 }
 
 // The screen or the pointer has changed: draw now, and fetch at most four times a second.

@@ -3,7 +3,6 @@
 import { attempt, el, make, state, toast } from "./page.js";
 import { change, confirmed } from "./operator.js";
 import { named, words } from "./format.js";
-import { t } from "./words.js";
 
 const LARGE = 4;  // a number that changes by more than this factor is often a slip of the finger
 const waiting = new Set();  // parameters with a pending request
@@ -66,7 +65,7 @@ const idOf = (target, name) => `set-${target}-${name}`;
 function build(groups) {
   const rows = [];
   for (const { target, kind, parameters } of groups) {
-    if (parameters.length) rows.push(make("span", { className: "label owner" }, kind === "acquire" ? t("camera") : words(target)));
+    if (parameters.length) rows.push(make("span", { className: "label owner" }, kind === "acquire" ? "Camera" : words(target)));
     for (const parameter of parameters) rows.push(...row(target, parameter));
   }
   el("parameters").replaceChildren(...rows);
@@ -106,11 +105,10 @@ async function set(target, parameter, field) {
   waiting.add(field.id);
   field.classList.add("waiting");
   try {
-    const words = { name: named(parameter.name), old, value };
-    if (isLarge(old, value) && !(await confirmed(t("large_change", words), t("large_change_why")))) { field.blur(); return; }
+    if (isLarge(old, value) && !(await confirmed(`Set ${named(parameter.name)} from ${old} to ${value}`, "This is a change by more than a factor of four, for everybody."))) { field.blur(); return; }
     // JSON has no NaN: an empty field becomes null, which the node refuses with a message.
     await change("set", { node: target, parameters: { [parameter.name]: value } });
-    toast(t("now_is", { name: named(parameter.name), value: value === true ? t("on") : value === false ? t("state_off") : value }));
+    toast(`${named(parameter.name)}: ${value === true ? "on" : value === false ? "off" : value}`);
   } catch (error) {
     toast(error.message, true);
     field.blur();
@@ -123,15 +121,15 @@ async function set(target, parameter, field) {
 
 // Actions that cannot be undone, and their effects.
 const CONFIRM = {
-  stop_series: "stop_series_why",
-  next_series: "next_series_why",
+  stop_series: "The series ends for all viewers, and its recording is closed. The camera stays open until the next series is started.",
+  next_series: "The series ends for all viewers, its recording is closed, and the next one starts at once.",
 };
 
 function button(target, action) {
   const made = make("button", { type: "button" }, words(action));
   made.dataset.action = action;
   made.addEventListener("click", async () => {
-    if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
+    if (CONFIRM[action] && !(await confirmed(words(action), CONFIRM[action]))) return;
     made.disabled = true;
     await attempt(async () => toast((await change("do", { node: target, action })).text || words(action)));
     made.disabled = !isUnlocked();

@@ -14,39 +14,38 @@ import { stepSnapshot } from "./timeline.js";
 import { judge } from "./verdict.js";
 import { toggleZoom } from "./view.js";
 import { toggleWipe } from "./wipe.js";
-import { t } from "./words.js";
 
 const SHORTCUTS = [
-  [[" "], t("space"), "k_pause", controls.togglePlaying],
-  [["ArrowLeft"], "←", "k_before", () => { step(-1); judge(); }],
-  [["ArrowRight"], "→", "k_next", () => { step(1); judge(); }],
-  [["Home"], "Home", "k_first", () => { seek(0); judge(); }],
-  [["End"], "End", "k_last", () => { seekEnd(); judge(); }],
-  [[","], ",", "k_older", () => stepSnapshot(-1)],
-  [["."], ".", "k_newer", () => stepSnapshot(1)],
-  [["l"], "L", "k_loop", controls.toggleLoop],
-  [["v"], "V", "k_view", controls.nextView],
-  [["f"], "F", "k_full", controls.toggleFull],
-  [["b"], "B", "k_panels", togglePanels],
-  [["z"], "Z", "k_zoom", toggleZoom],
-  [["g"], "G", "k_roi", () => setDrawing(!isDrawing())],
-  [["c"], "C", "k_cut", toggleCut],
-  [["x"], "X", "k_zebra", toggleZebra],
-  [["t"], "T", "k_wipe", toggleWipe],
-  [["e"], "E", "k_refine", refine],
-  [["u"], "U", "k_uncertainty", toggleUncertainty],
-  [["m"], "M", "k_more", toggleMore],
-  [["r"], "R", "k_record", controls.toggleRecording],
-  [["k"], "K", "keep_event", keep],
-  [["s"], "S", "k_save", () => saveStill()],
-  [["o"], "O", "k_files", openFiles],
-  [["+", "="], "+", "k_brighter", () => controls.nudgeExposure(0.5)],
-  [["-"], "−", "k_darker", () => controls.nudgeExposure(-0.5)],
-  [["0"], "0", "k_reset", controls.resetTone],
-  [["w"], "W", "k_auto", controls.autoWhite],
-  [["p"], "P", "k_pick", () => controls.setPicking(!controls.isPicking())],
-  [["d"], "D", "k_dark", toggleNight],
-  [["?"], "?", "k_help", () => el("help").showModal()],
+  [[" "], "space", "pause or play", controls.togglePlaying],
+  [["ArrowLeft"], "←", "frame before", () => { step(-1); judge(); }],
+  [["ArrowRight"], "→", "next frame", () => { step(1); judge(); }],
+  [["Home"], "Home", "first frame", () => { seek(0); judge(); }],
+  [["End"], "End", "last frame", () => { seekEnd(); judge(); }],
+  [[","], ",", "snapshot before", () => stepSnapshot(-1)],
+  [["."], ".", "next snapshot", () => stepSnapshot(1)],
+  [["l"], "L", "loop the newest snapshot", controls.toggleLoop],
+  [["v"], "V", "both, video, coded snapshot", controls.nextView],
+  [["f"], "F", "full screen: the picture alone", controls.toggleFull],
+  [["b"], "B", "show or hide the panels", togglePanels],
+  [["z"], "Z", "whole picture or 1:1", toggleZoom],
+  [["g"], "G", "draw a region", () => setDrawing(!isDrawing())],
+  [["c"], "C", "space-time cut", toggleCut],
+  [["x"], "X", "clipping zebra", toggleZebra],
+  [["t"], "T", "wipe to the coded snapshot or the other method", toggleWipe],
+  [["e"], "E", "refine the paused snapshot", refine],
+  [["u"], "U", "estimated error", toggleUncertainty],
+  [["m"], "M", "all figures, or three", toggleMore],
+  [["r"], "R", "start or stop recording", controls.toggleRecording],
+  [["k"], "K", "Keep event", keep],
+  [["s"], "S", "download this snapshot", () => saveStill()],
+  [["o"], "O", "downloads", openFiles],
+  [["+", "="], "+", "brighter", () => controls.nudgeExposure(0.5)],
+  [["-"], "−", "darker", () => controls.nudgeExposure(-0.5)],
+  [["0"], "0", "tone of the rig file", controls.resetTone],
+  [["w"], "W", "automatic white balance on or off", controls.autoWhite],
+  [["p"], "P", "pick white", () => controls.setPicking(!controls.isPicking())],
+  [["d"], "D", "dark lab: red and dim", toggleNight],
+  [["?"], "?", "this list", () => el("help").showModal()],
 ];
 
 // Keys that operate the focused element belong to it: all of them in a field, where an operator types.
@@ -68,6 +67,6 @@ export function start() {
     event.preventDefault();
     action();
   });
-  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, key]) => [make("dt", {}, make("kbd", {}, shown)), make("dd", {}, t(key))]));
+  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, what]) => [make("dt", {}, make("kbd", {}, shown)), make("dd", {}, what)]));
   el("help-open").addEventListener("click", () => el("help").showModal());
 }

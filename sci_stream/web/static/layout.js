@@ -1,7 +1,6 @@
-// Layout: two pictures side by side or stacked, folding panels, colours, language.
+// Layout: two pictures side by side or stacked, folding panels, colours.
 
 import { el, state } from "./page.js";
-import { language, setLanguage, WORDS } from "./words.js";
 
 const GAP_PX = 10, CAPTION_PX = 26, REST_MS = 3000;
 const DESK = matchMedia("(min-width: 1181px) and (min-height: 640px)");
@@ -54,7 +53,7 @@ export const isOpen = (name) => !folded.has(name) && panel(name).offsetParent !=
 function fold(name, on) {
   if (on) folded.add(name); else folded.delete(name);
   panel(name).classList.toggle("folded", on);
-  panel(name).querySelector("h2").setAttribute("aria-expanded", String(!on));
+  panel(name).querySelector(".fold").setAttribute("aria-expanded", String(!on));
   localStorage.setItem("folded", JSON.stringify([...folded]));
 }
 
@@ -71,14 +70,8 @@ export function togglePanels() {
 
 function foldable() {
   for (const section of document.querySelectorAll("[data-panel]")) {
-    const name = section.dataset.panel, heading = section.querySelector("h2");
-    heading.tabIndex = 0;
-    heading.setAttribute("role", "button");
-    const toggle = (event) => { if (!event.target.closest("button")) fold(name, !folded.has(name)); };
-    heading.addEventListener("click", toggle);
-    heading.addEventListener("keydown", (event) => {
-      if (event.target === heading && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); event.stopPropagation(); toggle(event); }
-    });
+    const name = section.dataset.panel;
+    section.querySelector(".fold").addEventListener("click", () => fold(name, !folded.has(name)));
     fold(name, folded.has(name));
   }
 }
@@ -93,8 +86,11 @@ export function toggleNight() {
   localStorage.setItem("night", night ? "1" : "");
 }
 
+const systemIsLight = matchMedia("(prefers-color-scheme: light)");
+
+// Light, dark, or, while it is empty, that of the system.
 function setTheme(theme) {
-  root.classList.toggle("light", theme === "light");
+  root.classList.toggle("light", theme === "light" || (!theme && systemIsLight.matches));
   localStorage.setItem("theme", theme);
   el("theme").value = theme;
 }
@@ -103,9 +99,7 @@ export function start() {
   foldable();
   setTheme(localStorage.getItem("theme") ?? "");
   el("theme").addEventListener("change", () => setTheme(el("theme").value));
-  el("language").append(...Object.entries(WORDS).map(([code, words]) => new Option(words.language, code)));
-  el("language").value = language;
-  el("language").addEventListener("change", () => setLanguage(el("language").value));
+  systemIsLight.addEventListener("change", () => setTheme(el("theme").value));
   if (localStorage.getItem("night")) toggleNight();
   el("night").addEventListener("click", toggleNight);
   el("panels").addEventListener("click", togglePanels);

@@ -2,7 +2,6 @@
 
 import { state } from "./page.js";
 import { decode, split, wanted } from "./decode.js";
-import { t } from "./words.js";
 
 const FULL = 1013;  // close code of a sink node with the most viewers allowed
 const RETRY_MS = [250, 500, 1000, 2000];
@@ -73,7 +72,7 @@ export async function ask(name, body = {}) {
     });
     answer = response.headers.get("content-type")?.startsWith("application/json") ? await response.json() : { ok: false, error: await response.text() };
   } catch {
-    throw new Error(t("no_answer"));
+    throw new Error("The sink node does not answer.");
   }
   if (!answer.ok) throw new Error(answer.error);
   return answer;
@@ -81,7 +80,7 @@ export async function ask(name, body = {}) {
 
 // Fetch from the sink node. Throws an Error with its message if it refuses.
 export async function get(path, parameters = {}) {
-  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error(t("no_answer")); });
+  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error("The sink node does not answer."); });
   if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? `HTTP ${response.status}`);
   return response;
 }

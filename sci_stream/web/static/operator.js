@@ -2,7 +2,6 @@
 
 import { el, put } from "./page.js";
 import { ask } from "./link.js";
-import { t } from "./words.js";
 
 const NAME_LENGTH = 64, HESITATION_MS = 600;
 
@@ -21,7 +20,7 @@ function agreed(dialog) {
 }
 
 export function confirmed(title, why) {
-  put("confirm-title", t("question", { what: title }));
+  put("confirm-title", `${title}?`);
   put("confirm-why", why);
   put("confirm-yes", title);
   // Not at once: a second tap or key of the same movement is no agreement.

@@ -9,9 +9,9 @@ export function make(name, properties = {}, ...content) {
   return made;
 }
 
-// Replace the body of a table by rows of { cells, kind }; a text in their place if there are none.
+// Replace the body of a table by rows of { cells, kind, title }; a text in their place if there are none.
 export function showRows(id, rows, empty = "") {
-  const row = ({ cells, kind = "" }) => make("tr", { className: kind }, ...cells.map((text) => make("td", {}, text)));
+  const row = ({ cells, kind = "", title = "" }) => make("tr", { className: kind, title }, ...cells.map((text) => make("td", {}, text)));
   const nothing = make("tr", {}, make("td", { className: "empty" }, empty));
   el(id).tBodies[0].replaceChildren(...(rows.length ? rows.map(row) : [nothing]));
 }

@@ -2,9 +2,10 @@
 
 import { el, put, state } from "./page.js";
 import { count } from "./format.js";
-import { t } from "./words.js";
 
-const DWELL_MS = { least: 1000 / 60, most: 1000 / 8 };
+const MIN_DWELL_MS = 1000 / 60;
+const FIRST_DWELL_MS = 1000 / 8;  // until the rate of the camera is known
+const HURRY = 0.8;  // of the time of a frame, while the next snapshot waits
 const ICON = { pause: "M4 3h3v10H4z M9 3h3v10H9z", play: "M4 3v10l9-5z" };
 
 const video = el("video").getContext("2d");
@@ -13,7 +14,7 @@ const coded = el("coded").getContext("2d");
 const player = {
   shown: null,    // { header, frames, coded } on the screen
   other: null,    // the same snapshot by another method, to compare
-  waiting: null,  // a newer one, until the frames on the screen have been played once at the chosen rate
+  waiting: null,  // a newer one, until the frames on the screen have been played once
   coded: null,    // { image, seq, series }: the newest coded snapshot; with H.264 not every video has one
   index: 0, nextAtMs: 0, played: false,
   onShow: () => {},   // called with the header of the picture on the screen
@@ -38,7 +39,7 @@ const fps = () => Number(el("rate").value);
 export function take(made) {
   if (player.shown && player.shown.header.published_ns === made.header.published_ns) { replace(made); return; }
   if ((!state.playing || state.recorded) && player.shown) { release(made); return; }
-  if (fps() && player.shown && !player.played) {
+  if (player.shown && !player.played) {
     release(player.waiting);
     player.waiting = made;
     return;
@@ -130,10 +131,11 @@ export function clearCoded() {
 
 function captions({ header, frames }) {
   const { n_frames: n, width_px: width, height_px: height, bayer, counts } = header;
-  const given = video.canvas.width >= width && player.exact ? t("every_pixel") : frames[0].width < width ? t("shrunk", { width: frames[0].width, height: frames[0].height }) : "";
-  put("video-size", t("video_size", { n, width, height }) + given);
-  const of = player.coded && !codedIsOf(header) ? t("coded_of", { seq: count(player.coded.seq) }) : "";
-  put("coded-size", player.coded ? t("coded_size", { width, height, bayer: bayer ? `, ${bayer}` : "" }) + of : t(counts ? "coded_not_kept" : "coded_not_sent"));
+  const given = video.canvas.width >= width && player.exact ? ", full resolution" : frames[0].width < width ? `, reduced to ${frames[0].width}×${frames[0].height}: pause and zoom for full resolution` : "";
+  put("gain-to", `→ ${n} frames`);
+  put("video-size", `${width}×${height}` + given);
+  const of = player.coded && !codedIsOf(header) ? `, of #${count(player.coded.seq)}` : "";
+  put("coded-size", player.coded ? `${width}×${height}${bayer ? `, ${bayer}` : ""}` + of : counts ? "not kept with this snapshot" : "not sent with the video");
 }
 
 function fit(canvas, width, height) {
@@ -157,7 +159,7 @@ function draw(index) {
   player.exact = false;
   player.index = index;
   el("scrub").value = String(index);
-  el("scrub").setAttribute("aria-valuetext", t("frame_n", { n: index + 1, of: frames.length }));
+  el("scrub").setAttribute("aria-valuetext", `frame ${index + 1} of ${frames.length}`);
   put("frame", `${index + 1}/${frames.length}`);
   [...el("ticks").children].forEach((tick, i) => tick.classList.toggle("on", i <= index));
   captions(player.shown);
@@ -179,11 +181,15 @@ export function drawExact(image, { series, seq }, index) {
 
 export const redraw = () => { if (player.shown && player.index >= 0) draw(player.index); };
 
+// The frames of a snapshot take the time until the next one: a film without bursts and pauses.
 function dwellMs() {
   if (fps()) return 1000 / fps();
   const n = player.shown.frames.length;
-  const interval = (state.recorded ?? state).intervalMs ?? DWELL_MS.most * n;
-  return Math.min(Math.max(interval / n, DWELL_MS.least), DWELL_MS.most);
+  const { acquired_per_s: perSecond } = state.status.rates ?? {};
+  const first = perSecond > 0 ? 1000 / perSecond : FIRST_DWELL_MS * n;
+  const interval = (state.recorded ?? state).intervalMs ?? first;
+  const hurry = player.waiting ? HURRY : 1;
+  return Math.max((hurry * interval) / n, MIN_DWELL_MS);
 }
 
 function play(now) {
@@ -207,7 +213,7 @@ function play(now) {
 export function setPlaying(playing) {
   state.playing = playing;
   el("pause-icon").setAttribute("d", playing ? ICON.pause : ICON.play);
-  el("pause").setAttribute("aria-label", t(playing ? "pause" : "play"));
+  el("pause").setAttribute("aria-label", playing ? "Pause" : "Play");
   player.nextAtMs = performance.now();
   if (!playing) player.onPause();
 }

@@ -2,13 +2,12 @@
 
 import { get } from "./link.js";
 import { fixed, known, percent } from "./format.js";
-import { language } from "./words.js";
 
 export const { solve, calibration } = await (await get("quantities")).json();
 const declared = new Map([...solve, ...calibration].map((quantity) => [quantity.key, quantity]));
 
 // The label of a quantity, with a capital letter.
-export const title = (key) => declared.get(key)[language].replace(/^./, (letter) => letter.toUpperCase());
+export const title = (key) => declared.get(key).label.replace(/^./, (letter) => letter.toUpperCase());
 
 export function shown(key, value) {
   const { unit, digits } = declared.get(key);
@@ -17,6 +16,6 @@ export function shown(key, value) {
 
 // Labels and values of those quantities that are known.
 export const listed = (quantities, values) => quantities.filter(({ key }) => known(values?.[key]))
-  .map(({ key, [language]: label }) => `${label} ${shown(key, values[key])}`);
+  .map(({ key, label }) => `${label} ${shown(key, values[key])}`);
 
 for (const node of document.querySelectorAll("[data-quantity]")) node.textContent = title(node.dataset.quantity);

@@ -6,7 +6,6 @@ import { get } from "./link.js";
 import { isPaused, lookBeside } from "./player.js";
 import { judge } from "./verdict.js";
 import { count } from "./format.js";
-import { t } from "./words.js";
 
 const ITERATIONS = 40;
 
@@ -28,7 +27,7 @@ export function follow() {
   const choices = nodes[0]?.parameters.find(({ name }) => name === "denoiser")?.choices ?? [];
   if (listed === choices.join()) return;
   listed = choices.join();
-  el("refine-with").replaceChildren(new Option(t("same_method"), ""), ...choices.map((name) => new Option(name, name)));
+  el("refine-with").replaceChildren(new Option("same method", ""), ...choices.map((name) => new Option(name, name)));
 }
 
 export const refine = () => attempt(async () => {
@@ -37,16 +36,16 @@ export const refine = () => attempt(async () => {
   offer();
   try {
     const { seq } = state.shown, series = seriesOf(state.shown), denoiser = el("refine-with").value;
-    put("refine", t("refining", { seq: count(seq) }));
+    put("refine", `refining #${count(seq)} …`);
     const made = await decode(await (await get("refined", { series, seq, iterations: ITERATIONS, denoiser })).arrayBuffer());
-    if (!isPaused() || state.shown.seq !== seq) { toast(t("refined_late", { seq: count(seq) })); return; }
+    if (!isPaused() || state.shown.seq !== seq) { toast(`#${count(seq)} is refined, but no longer on the screen: pause on it and refine again`); return; }
     state.lookingBack = true;
     lookBeside(made);
     el("to-live").hidden = false;
     judge();
   } finally {
     busy = false;
-    put("refine", t("refine"));
+    put("refine", "Refine");
     offer();
   }
 });

@@ -8,7 +8,6 @@ import { losses, surface, colour, SPAN_S } from "./charts.js";
 import { look, setPlaying, isPaused } from "./player.js";
 import { seriesOf } from "./refine.js";
 import { hostNowMs, judge } from "./verdict.js";
-import { t } from "./words.js";
 
 const NUMBER = 0, SERIES = 1, SEQ = 2, ACQUIRED_NS = 3, LOST = 4;  // places in an entry; see web/archive.py
 const POLL_MS = 1000;
@@ -24,7 +23,7 @@ async function poll() {
     // In another tone, a snapshot has another number.
     const isReplaced = (entry) => found.snapshots.some((one) => one[SEQ] === entry[SEQ] && one[SERIES] === entry[SERIES]);
     kept = [...kept.filter((entry) => entry[NUMBER] >= found.oldest && !isReplaced(entry)), ...found.snapshots];
-    el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.max_bytes) });
+    el("timeline").title = `Click or drag to look back; red: lost snapshots. Memory: ${bytes(found.bytes)} of ${bytes(found.max_bytes)}`;
   } catch { /* the state of the page shows a lost connection */ }
   draw();
 }
@@ -66,7 +65,7 @@ export function draw() {
   context.fillRect(at - 1.5, 0, 3, height);
   const behind = Math.max(0, now - shown / 1e6);
   el("timeline").setAttribute("aria-valuenow", String(-Math.round(behind / 1000)));
-  el("timeline").setAttribute("aria-valuetext", t("ago", { time: duration(behind) }));
+  el("timeline").setAttribute("aria-valuetext", `−${duration(behind)}`);
 }
 
 // Show one picture after the other: of those that are asked for while one is being fetched, the last.

@@ -36,6 +36,7 @@ export function toggleUncertainty() {
   on = !on;
   asked = "";
   el("uncertainty").setAttribute("aria-pressed", String(on));
+  el("error-legend").hidden = !on;
   if (on && !isPaused()) setPlaying(false);
   redraw();
 }

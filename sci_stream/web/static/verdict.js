@@ -2,7 +2,6 @@
 
 import { el, put, state, tag } from "./page.js";
 import { duration, total } from "./format.js";
-import { t } from "./words.js";
 import { isPaused } from "./player.js";
 
 const SILENT_MS = 2000;     // the sink node sends a status at least once a second
@@ -11,23 +10,35 @@ const LOSS_SPAN_MS = 10000;
 const HEAVY_LOSS = 0.1;     // fraction of lost snapshots from which on the state is red
 
 const counted = [];  // { atMs, acquired, dropped }, of the last ten seconds
+let delivered = { atMs: 0, acquired: 0 };  // the ledger when the camera delivered last
 
-// Record the ledger of a status, for the losses of the last seconds and whether the camera delivers.
+// Record the ledger of a status, for the losses of the last seconds and the time of the last snapshot.
 export function countLosses(ledger) {
   if (!ledger) { counted.length = 0; return; }
   const dropped = total(ledger.dropped) + (ledger.camera_missed ?? 0);
   const last = counted[counted.length - 1];
   if (last && (ledger.acquired < last.acquired || dropped < last.dropped)) counted.length = 0;  // another series
+  if (ledger.acquired !== delivered.acquired) delivered = { atMs: performance.now(), acquired: ledger.acquired };
   counted.push({ atMs: performance.now(), acquired: ledger.acquired ?? 0, dropped });
   while (counted[0].atMs < performance.now() - LOSS_SPAN_MS) counted.shift();
 }
 
-// The share of the last seconds' snapshots that were lost, and whether the camera delivered any.
-function recently() {
-  if (counted.length < 2) return { lost: 0, delivers: true };
-  const [first, last] = [counted[0], counted[counted.length - 1]];
-  const acquired = last.acquired - first.acquired, dropped = last.dropped - first.dropped;
-  return { lost: acquired > 0 ? Math.min(dropped / acquired, 1) : 0, delivers: acquired > 0 };
+// The share of the last seconds' snapshots that were lost.
+function lostShare() {
+  if (counted.length < 2) return 0;
+  const first = counted[0];
+  const last = counted[counted.length - 1];
+  const acquired = last.acquired - first.acquired;
+  return acquired > 0 ? Math.min((last.dropped - first.dropped) / acquired, 1) : 0;
+}
+
+// A picture is old because solves are slow, or because the camera or all solvers are silent: only silence is NO DATA.
+function silence(limit) {
+  const nodes = state.status.nodes ?? [];
+  const up = (kind) => nodes.some((node) => node.kind === kind && node.state === "up");
+  if (!up("acquire")) return "camera";
+  if (!up("reconstruct")) return "solver";
+  return performance.now() - delivered.atMs > limit ? "camera" : "";
 }
 
 export const hostNowMs = () => (state.clockOffsetMs === null ? null : Date.now() + state.clockOffsetMs);
@@ -46,18 +57,21 @@ export function judge() {
   const liveMs = Number.isFinite(interval) ? Math.max(LIVE_MS, 2 * interval) : LIVE_MS;
   const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0));
   const reachable = state.connected && performance.now() - state.heardMs <= SILENT_MS;
-  const fresh = reachable && sincePublished <= limit;
+  const silent = reachable && sincePublished > limit ? silence(limit) : "";
+  const slow = reachable && sincePublished > limit && !silent && state.header !== null && state.status.state === "running";
+  const fresh = reachable && (sincePublished <= limit || slow);
+  document.body.classList.toggle("slow", slow);
   for (const id of ["video-figure", "coded-figure", "age-cell"]) el(id).classList.toggle("stale", !fresh);
   document.body.classList.toggle("offline", !reachable);
   document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
-  let [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
+  let [title, why, pill, kind] = verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished, behind });
   // A picture from the timeline is marked as such; the state above is still that of the instrument.
   document.body.classList.toggle("review", state.lookingBack);
-  if (state.recorded) [title, why, pill, kind] = [t("RECORDING"), t("recorded_at", { ...state.recorded, n: state.recorded.index + 1 }), t("s_recorded"), "warn"];
+  if (state.recorded) [title, why, pill, kind] = ["RECORDING", `${state.recorded.name}, ${state.recorded.index + 1} of ${state.recorded.total}`, "playback", "warn"];
   else if (state.lookingBack) {
-    [title, why] = [t("LOOKING_BACK"), t("looking_back", { time: duration(behind) })];
-    if (state.shown?.node === "replay") [title, why] = [t("REFINED"), t("refined_why", state.shown)];
+    [title, why] = ["LOOKING BACK", `${duration(behind)} ago`];
+    if (state.shown?.node === "replay") [title, why] = ["REFINED", `solved again with ${state.shown.iterations} iterations`];
   }
   el("overlay").classList.toggle("calm", kind !== "bad" || state.lookingBack);
   put("overlay-title", title);
@@ -76,26 +90,29 @@ function speak(text) {
 }
 
 // Title and text of the overlay, text of the state, and its severity.
-function verdict({ reachable, fresh, limit, liveMs, sincePublished, behind }) {
+function verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished, behind }) {
   const { nodes = [], state: phase } = state.status;
-  if (state.refused) return [t("FULL"), t(parseInt(state.refused, 10) === 1 ? "full_why_one" : "full_why", { n: parseInt(state.refused, 10) }), t("s_full"), "bad"];
-  if (!reachable && !state.everConnected && state.retries < 2) return [t("CONNECTING"), t("waiting_for_sink"), t("s_connecting"), ""];
-  if (!reachable && phase === "ended") return [t("ENDED"), t("instrument_stopped"), t("s_ended"), ""];
-  if (!reachable) return [t("NO_CONNECTION"), t("trying_again"), t("s_no_connection"), "bad"];
-  if (phase === "ended") return [t("ENDED"), t(state.header ? "series_over_video" : "series_over"), t("s_ended"), ""];
-  const { lost, delivers } = recently();
-  const late = t("s_behind", { time: duration(behind) });
-  if (fresh && isPaused()) return ["", "", t("s_paused", { time: duration(behind) }), "warn"];
-  if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", t("s_node_lost", { state: behind > liveMs ? late : t("s_live") }), "warn"];
-  if (fresh && lost > HEAVY_LOSS) return ["", "", t("s_losing", { share: Math.round(100 * lost) }), "bad"];
+  const viewers = parseInt(state.refused, 10);
+  const watch = viewers === 1 ? "1 viewer is watching" : `${viewers} viewers are watching`;
+  if (state.refused) return ["FULL", `${watch}, the limit of this rig ([preview] max_viewers); trying again`, "full", "bad"];
+  if (!reachable && !state.everConnected && state.retries < 2) return ["CONNECTING", "waiting for the sink node", "connecting", ""];
+  if (!reachable && phase === "ended") return ["ENDED", "the instrument has stopped; this is its last video", "ended", ""];
+  if (!reachable) return ["NO CONNECTION", "the sink node does not answer; trying again", "no connection", "bad"];
+  if (phase === "ended") return ["ENDED", state.header ? "the series is over; this is its last video" : "the series is over", "ended", ""];
+  const lost = lostShare();
+  const late = `${duration(behind)} behind`;
+  if (fresh && isPaused()) return ["", "", `paused, ${duration(behind)} behind`, "warn"];
+  if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", `${behind > liveMs ? late : "live"}, a node is lost`, "warn"];
+  if (fresh && lost > HEAVY_LOSS) return ["", "", `losing ${Math.round(100 * lost)} %`, "bad"];
+  if (slow) return ["SLOW", `the next picture takes longer: this one is ${duration(behind)} old`, late, "warn"];
   if (fresh && behind > liveMs) return ["", "", late, "warn"];
-  if (fresh) return ["", "", t("s_live"), "good"];
+  if (fresh) return ["", "", "live", "good"];
   const up = (kind) => nodes.some((node) => node.kind === kind && node.state === "up");
-  const silence = { time: duration(sincePublished) };
-  if (state.header && up("acquire") && !delivers) return [t("NO_DATA"), t("delivered_nothing", silence), t("s_stopped"), "bad"];
-  if (state.header) return [t("NO_DATA"), t("no_video_for", silence), t("s_no_data"), "bad"];
+  const time = duration(sincePublished);
+  if (state.header && silent === "camera" && up("acquire")) return ["NO DATA", `the camera has delivered nothing for ${time}`, "camera stopped", "bad"];
+  if (state.header) return ["NO DATA", `no new video for ${time}`, "no data", "bad"];
   const missing = ["acquire", "reconstruct"].filter((kind) => !up(kind));
-  const why = missing.length ? t("no_node_yet", { nodes: missing.join(t("and_no")) }) : t("for_first_video");
-  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return [t("WAITING"), why, t("s_waiting"), "warn"];
-  return [t("NO_DATA"), missing.length ? why : t("no_video_yet"), t("s_no_data"), "bad"];
+  const why = missing.length ? `no ${missing.join(" and no ")} node is connected yet` : "for the first video";
+  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return ["WAITING", why, "waiting", "warn"];
+  return ["NO DATA", missing.length ? why : "no video has arrived yet", "no data", "bad"];
 }

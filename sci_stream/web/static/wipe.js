@@ -3,17 +3,16 @@
 import { el, state } from "./page.js";
 import { codedImage, otherFrame, redraw } from "./player.js";
 import { place } from "./view.js";
-import { t } from "./words.js";
 
 let on = false, share = 0.5;  // of the picture's width
 
-const method = ({ iterations, method: name }) => [name, t("n_iterations", { n: iterations })].filter(Boolean).join(", ");
+const method = ({ iterations, method: name }) => [name, `${iterations} iterations`].filter(Boolean).join(", ");
 
 function source() {
   const other = otherFrame();
   if (other) return { image: other.image, left: method(other.header), right: method(state.shown) };
   const coded = codedImage();
-  return coded && { image: coded, left: t("coded"), right: t("video") };
+  return coded && { image: coded, left: "Coded snapshot", right: "Video" };
 }
 
 // Draw the left part over a frame that was just drawn.

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sci_stream import clock
 from sci_stream.errors import StorageError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
@@ -121,6 +123,38 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
     left = taken_up(path)
     assert [each.id.seq for each in left.snapshots] == [0, 2, 3]
     assert (left.epoch, left.next_seq) == (1, 4)
+
+
+def resume(folder: Path) -> None:
+    spool = Spool(folder, "rig")
+    spool.begin(info(), truth=True, limit_bytes=1)
+    spool.close(over=False)
+
+
+@pytest.mark.parametrize("step_s", [-86400, -3600, 3600, 86400])
+def test_resumed_series_keeps_its_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
+) -> None:
+    before_ns = clock.unix_ns()
+    new(tmp_path / "rig.spool").close(over=False)
+    real = time.time_ns
+    monkeypatch.setattr(clock, "_ahead_ns", clock._ahead_ns)  # put back afterwards
+    monkeypatch.setattr(time, "time_ns", lambda: real() + step_s * 10**9)
+    clock.read_again()  # as a new process does
+    assert abs(clock.unix_ns() - before_ns) > 3000 * 10**9
+    resume(tmp_path)
+    assert 0 <= clock.unix_ns() - before_ns < 60 * 10**9
+
+
+def test_series_of_another_boot_does_not_keep_its_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new(tmp_path / "rig.spool").close(over=False)
+    ahead_ns = clock._ahead_ns
+    monkeypatch.setattr(clock, "_ahead_ns", ahead_ns + 10**12)
+    monkeypatch.setattr(clock, "_boot", lambda: "another")
+    resume(tmp_path)
+    assert clock._ahead_ns == ahead_ns + 10**12
 
 
 def test_finished_series_leaves_no_file(tmp_path: Path) -> None:

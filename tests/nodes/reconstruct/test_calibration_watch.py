@@ -12,11 +12,13 @@ import torch
 
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.config import CalibrationSection
+from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import Solved
 from sci_stream.recon.settings import default_settings
 from sci_stream.reports import CalibrationHealth
 from tests.calibration.moved_masks import Rig
@@ -82,11 +84,14 @@ def watch(rig: Rig, section: CalibrationSection) -> tuple[CalibrationWatch, Engi
     return CalibrationWatch(section, engine), engine
 
 
+def solved(watching: CalibrationWatch, snapshot: Snapshot) -> Solved:
+    return watching.finish(snapshot, watching.begin(snapshot, 1))
+
+
 def test_shift_warns_once_and_corrects_only_if_permitted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", mask_shift_px=(0.5, 0.0))
-    video = np.zeros((8, 128, 128), np.float32)
     snapshots = [rig.snapshot() for _ in range(3)]
     for correct in (False, True):
         caplog.clear()
@@ -94,7 +99,7 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
         before = engine._masks.phi.clone()
         with caplog.at_level(logging.WARNING):
             for snapshot in snapshots:
-                assert watching.check(snapshot, video) is not None
+                assert solved(watching, snapshot).report.health is not None
         assert len(caplog.records) == 1
         engine.warm_up()  # the masks move with the next snapshot
         assert bool(torch.equal(engine._masks.phi, before)) is not correct
@@ -116,9 +121,8 @@ def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptur
         counts[place] = 60_000.0
     watching, engine = watch(rig, CalibrationSection(health_every=1))
     with caplog.at_level(logging.WARNING):
-        health = watching.check(
-            replace(snapshot, counts=counts.astype(np.float32)), np.zeros((8, 128, 128))
-        )
+        bad = replace(snapshot, counts=counts.astype(np.float32))
+        health = solved(watching, bad).report.health
     assert health is not None
     assert health.stuck_pixels == 2
     assert engine.left_out is not None
@@ -129,7 +133,7 @@ def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptur
     figures.add(health)
     assert (figures.to_json() or {})["stuck_pixels"] == 2
     clean, _ = watch(rig, CalibrationSection(health_every=1))
-    well = clean.check(snapshot, np.zeros((8, 128, 128)))
+    well = solved(clean, snapshot).report.health
     assert well is not None
     assert (well.stuck_pixels, well.defects, clean.engine.left_out) == (0, "", None)
 
@@ -157,9 +161,9 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
     }
     bad = replace(snapshot, counts=counts[fault], calibration_hash=calibration.hash, truth=None)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
-    video, report = engine.reconstruct(bad)
     with caplog.at_level(logging.WARNING):
-        CalibrationWatch(CalibrationSection(), engine).check(bad, video)
+        video, report, defects = solved(CalibrationWatch(CalibrationSection(), engine), bad)
+    assert [defect.fatal for defect in defects if defect.name == "mask_match"] == [True]
     assert words in caplog.text
     assert np.isfinite(video).all()
     assert 0.0 <= report.residual <= 1.0
@@ -170,7 +174,7 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
 def test_monitoring_can_be_disabled() -> None:
     rig = Rig(width_px=64, height_px=64)
     watching, _ = watch(rig, CalibrationSection(health_every=0))
-    assert watching.check(rig.snapshot(), np.zeros((8, 64, 64), np.float32)) is None
+    assert solved(watching, rig.snapshot()).report.health is None
     assert watching.status() == {}
 
 

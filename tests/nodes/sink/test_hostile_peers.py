@@ -22,7 +22,7 @@ import zmq
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import MAX_REASONS
-from sci_stream.errors import LedgerError
+from sci_stream.errors import LedgerError, StorageError
 from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest
@@ -171,6 +171,28 @@ def test_series_that_a_killed_sink_left_open_fails_the_run(
         "the series was not ended",
         "1 acquired = 1 reconstructed: the ledger closes",
     ]
+
+
+def test_incomplete_recording_fails_a_run_of_a_restarted_sink(
+    tmp_path: Path, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink that knew of the loss is gone: the summary of the run has it."""
+    monkeypatch.setenv(PARENT_VARIABLE, str(os.getppid()))
+    with contextlib.closing(Sink(tmp_path)) as killed:
+        killed.begin(series)
+        with monkeypatch.context() as patched:
+            patched.setattr("sci_stream.recording.segments.free_bytes", lambda _path: 0)
+            killed.record(series, 0)
+        killed.end(series, 1)
+    other = replace(series, info=replace(series.info, series="another"))
+    with contextlib.closing(Sink(tmp_path)) as restarted:
+        restarted.begin(other)
+        restarted.record(other, 0)
+        restarted.end(other, 1)
+    assert restarted.failure is None
+    lines, status = complete_summary(tmp_path / "summary.json", 1)
+    assert status == StorageError.exit_status
+    assert lines[1].startswith("THE RECORDING IS NOT COMPLETE: 1 snapshots were not recorded")
 
 
 def assert_intact(sink: Sink, series: Series, folder: Path) -> None:

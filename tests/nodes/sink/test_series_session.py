@@ -18,9 +18,11 @@ from sci_stream.delivery.ledger import DropReason, Ledger
 from sci_stream.errors import InputError
 from sci_stream.nodes.sink import node, series_session
 from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.series_recording import Item, RecorderState, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.recording.reader import Recording
+from sci_stream.recording.series import RecordedSeries
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd
 from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series
@@ -222,12 +224,73 @@ def test_starting_or_stopping_twice_is_refused(open_series: SeriesSession) -> No
 
 
 def test_status_follows_the_switch(open_series: SeriesSession, series: Series) -> None:
-    assert open_series.status(0.0).recording.to_json() == {"enabled": False, "unreadable": ""}
+    assert open_series.status(0.0).recording.to_json() == {"enabled": False, "incomplete": ""}
     open_series.switch_recording(True)
     assert open_series.status(0.0).to_json()["recording"]["state"] == "recording"
     open_series.switch_recording(False)
     wait_until_closed(open_series)
     assert open_series.status(0.0).to_json()["recording"]["state"] == "off"
+
+
+def disk_error(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def recorded_around_a_gap(
+    series: Series, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> RecordingStatus:
+    """Record snapshots 0 to 2, the second one while a part of the writer fails."""
+    opened = SeriesSession.open(series.info, series.calibration, rig(folder, enabled=True))
+    take(opened, series, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(broken, disk_error)
+        take(opened, series, 1)
+    opened.recorder.try_again(opened.ledger.settled_below, time.monotonic() + 60)
+    take(opened, series, 2)
+    opened.end(b"acquire", SeriesEnd("run-1", 3, "finished"))
+    return opened.close()
+
+
+@pytest.mark.parametrize("call", ["write_frames", "RowTable.flush", "require_space"])
+def test_recording_returns_after_a_disk_error_and_counts(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    broken = f"sci_stream.recording.writer.{call}"
+    status = recorded_around_a_gap(series, tmp_path, monkeypatch, broken)
+    assert status.lost == 1
+    assert status.stopped_reason == ""
+    assert status.incomplete_reason == "1 snapshots were not recorded"
+    with RecordedSeries(tmp_path / "run-1.h5") as recording:
+        assert recording.video.seqs.tolist() == [0, 2]
+        assert recording.finished, "the segment from before the gap is finished, too"
+
+
+def test_full_ring_under_a_recording_is_a_loss(series: Series, tmp_path: Path) -> None:
+    for enabled in (True, False):
+        folder = tmp_path / str(enabled)
+        opened = SeriesSession.open(series.info, series.calibration, rig(folder, enabled=enabled))
+        opened.receive(b"acquire", Dropped("run-1", 0, 0, DropReason.RING_FULL), 0.0)
+        while not opened.ledger.is_settled(0):
+            opened.take_acknowledgements()
+        opened.end(b"acquire", SeriesEnd("run-1", 1, "finished"))
+        assert opened.close().lost == int(enabled)
+
+
+def test_later_series_begins_on_a_failed_disk_and_records_then(
+    series: Series, tmp_path: Path
+) -> None:
+    folder = tmp_path / "disk"
+    opened = SeriesSession.open(
+        series.info, series.calibration, rig(folder, enabled=True), is_first=False
+    )
+    take(opened, series, 0)
+    folder.mkdir()
+    opened.recorder.try_again(opened.ledger.settled_below, time.monotonic())
+    take(opened, series, 1)
+    opened.end(b"acquire", SeriesEnd("run-1", 2, "finished"))
+    assert opened.close().lost == 1
+    with RecordedSeries(folder / "run-1.h5") as recording:
+        assert recording.video.seqs.tolist() == [1]
 
 
 def test_configured_recording_can_be_stopped(series: Series, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import torch
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.recon.backend.device import (
     describe_device,
+    device_of_node,
     idle_cuda,
     is_large_gpu,
+    is_lost,
     pick_device,
     prepare_libraries,
 )
@@ -39,6 +41,29 @@ def test_auto_chooses_the_first_gpu(two_gpus: None) -> None:
 
 def test_auto_falls_back_to_the_cpu(no_gpu: None) -> None:
     assert pick_device("auto") == torch.device("cpu")
+
+
+def test_nodes_with_auto_share_the_gpus_out(two_gpus: None) -> None:
+    assert [device_of_node(("auto",), n) for n in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [device_of_node(("auto", "auto"), n) for n in range(2)] == ["cuda:0", "cuda:1"]
+    assert [device_of_node(("auto", "cpu"), n) for n in range(2)] == ["cuda:0", "cpu"]
+
+
+def test_nodes_with_auto_and_no_gpu_use_the_cpu(no_gpu: None) -> None:
+    assert pick_device(device_of_node(("auto",), 1)) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, getattr(torch, "AcceleratorError", RuntimeError)])
+@pytest.mark.parametrize(
+    ("words", "lost"),
+    [
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: out of memory", False),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", False),
+    ],
+)
+def test_device_out_of_memory_is_not_lost(kind: type[Exception], words: str, lost: bool) -> None:
+    assert is_lost(kind(words)) is lost
 
 
 def test_cpu_is_chosen_by_name(two_gpus: None) -> None:

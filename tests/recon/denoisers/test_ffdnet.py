@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers import ffdnet
-from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, in_layers, in_three_terms
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.metrics import psnr
@@ -105,6 +105,27 @@ def test_lower_precision_does_not_leave_the_network(gives_noise: bool) -> None:
     assert half.dtype == torch.float32
     assert not torch.equal(half, full)
     torch.testing.assert_close(half, full, rtol=0.01, atol=0.01)
+
+
+def test_first_layer_of_three_terms_keeps_faint_detail() -> None:
+    """Detail of a thousandth of full scale is lost when the image is rounded to eight bits."""
+    generator = torch.Generator().manual_seed(0)
+    image = 0.75 + 1e-3 * torch.rand(1, 1, 16, 16, generator=generator)
+    edges = torch.tensor([[0.0, -0.3, 0], [-0.3, 1.2, -0.3], [0, -0.3, 0]]).view(1, 1, 3, 3)
+    unchanged = torch.zeros(1, 1, 3, 3, dtype=torch.bfloat16)
+    unchanged[0, 0, 1, 1] = 1
+    biases = [torch.zeros(1, dtype=torch.bfloat16)] * 2
+    kernels = [edges.bfloat16(), unchanged]
+    exact = F.conv2d(image, edges).relu_()
+    three, rounded = (
+        stack(features)[..., 1:-1, 1:-1].float()
+        for stack, features in (
+            (in_three_terms(kernels, biases, edges), image),
+            (in_layers(kernels, biases), image.bfloat16()),
+        )
+    )
+    assert (three - exact).abs().max() < 0.02 * exact.max()
+    assert (rounded - exact).abs().max() > 0.5 * exact.max()
 
 
 @pytest.mark.parametrize("precision", list(Precision))

@@ -1,5 +1,5 @@
-"""``sci-stream bench colour``: colour accuracy on photographs and on a chart filmed by the
-simulated camera.
+"""``sci-stream bench colour``: colour accuracy on photographs, on scenes behind masks, and on a
+chart filmed by the simulated camera.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import itertools
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream_lab.bench.datasets import filmed_scene
 from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.quality import mosaics
+from sci_stream_lab.bench.quality.colour_difference import delta_e_2000, lab
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, mean
 from sci_stream_lab.training.images import PHOTOGRAPHS, read_rgb
 
@@ -85,11 +88,12 @@ class ChartQuality:
 
 @dataclass(frozen=True)
 class ColourResult(BenchResult):
-    """Demosaicing of photographs, and the colour chart."""
+    """Demosaicing of photographs, reconstruction of scenes, and the colour chart."""
 
     images: int = 0
     demosaic: tuple[DemosaicQuality, ...] = ()
     chart: tuple[ChartQuality, ...] = ()
+    scenes: tuple[mosaics.MosaicQuality, ...] = ()
 
 
 _DEMOSAIC_COLUMNS = (
@@ -107,13 +111,19 @@ _CHART_COLUMNS = (
 
 
 def bench(
-    folder: Path, section: ReconstructSection, device: str, progress: Progress
+    folder: Path,
+    section: ReconstructSection,
+    device: str,
+    progress: Progress,
+    *,
+    scenes: Sequence[str] = mosaics.SCENES,
 ) -> ColourResult:
-    """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated
-    camera.
+    """Measure demosaicing on photographs, reconstruction of scenes, and a colour chart filmed by
+    the simulated camera.
 
-    Each photograph is turned into mosaics of all four phases; ``section`` names the prior that
-    reconstructs the chart.
+    Each photograph is turned into mosaics of all four phases. ``section`` names the prior that
+    reconstructs the chart, some of the photographs as they pan behind masks, and simulated
+    ``scenes``.
 
     Returns
     -------
@@ -132,6 +142,7 @@ def bench(
     seconds = dict.fromkeys(Demosaic, 0.0)
     megapixels = 0.0
     images = 0
+    large: list[Path] = []
     for path in PHOTOGRAPHS.paths(folder):
         try:
             picture = read_rgb(path)
@@ -147,6 +158,8 @@ def bench(
         megapixels += len(BayerPhase) * height * width / 1e6
         for phase in BayerPhase:
             _measure(rgb, phase, psnr_db, seconds)
+        if min(picture.shape[:2]) >= mosaics.LEAST_PX:
+            large.append(path)
         progress(path.name)
     if not images:
         raise FileFormatError(
@@ -157,6 +170,7 @@ def bench(
         psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic}
     )
     chart = tuple(_chart_row(phase, section, device) for phase in BayerPhase)
+    coded = tuple(mosaics.bench(large, scenes, section, device, progress))
     return ColourResult(
         name="colour",
         environment=environment(describe_device(pick_device(device))),
@@ -169,10 +183,16 @@ def bench(
                 _CHART_COLUMNS,
                 chart,
             ),
+            ResultTable(
+                "colour scenes behind masks: mosaics, and their planes apart",
+                mosaics.COLUMNS,
+                coded,
+            ),
         ),
         images=images,
         demosaic=methods,
         chart=chart,
+        scenes=coded,
     )
 
 
@@ -239,70 +259,3 @@ def chart_delta_e(
     shown = render(video, phase, tone).astype(np.float64).mean(axis=0)
     patches = shown.reshape(4, _PATCH_PX, 6, _PATCH_PX, 3)[:, _RIM_PX:-_RIM_PX, :, _RIM_PX:-_RIM_PX]
     return delta_e_2000(lab(patches.mean(axis=(1, 3))), lab(CHART_SRGB))
-
-
-F64 = npt.NDArray[np.float64]
-
-_TO_XYZ = np.array(
-    [
-        [0.4124564, 0.3575761, 0.1804375],
-        [0.2126729, 0.7151522, 0.0721750],
-        [0.0193339, 0.1191920, 0.9503041],
-    ]
-)
-_WHITE = _TO_XYZ.sum(axis=1)
-_25_TO_7 = 25.0**7
-
-
-def lab(srgb: npt.ArrayLike) -> F64:
-    """Return CIE L*a*b* (white D65) of sRGB colours, (…, 3) with levels 0–255."""
-    level = np.asarray(srgb, np.float64) / 255
-    light = np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4)
-    t = light @ _TO_XYZ.T / _WHITE
-    f = np.where(t > (6 / 29) ** 3, np.cbrt(t), t / (3 * (6 / 29) ** 2) + 4 / 29)
-    x, y, z = np.moveaxis(f, -1, 0)
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
-
-
-def delta_e_2000(one: npt.ArrayLike, other: npt.ArrayLike) -> F64:
-    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 is just noticeable
-    side by side.
-
-    Reference: Sharma, Wu, Dalal, *The CIEDE2000 color-difference formula*, Color Res. Appl. 30
-    (2005); their eqs. 2–22.
-    """
-    (l1, a1, b1), (l2, a2, b2) = (
-        np.moveaxis(np.asarray(colours, np.float64), -1, 0) for colours in (one, other)
-    )
-    mean_c7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
-    stretch = 1 + 0.5 * (1 - np.sqrt(mean_c7 / (mean_c7 + _25_TO_7)))
-    c1, h1 = _polar(a1 * stretch, b1)
-    c2, h2 = _polar(a2 * stretch, b2)
-    grey = c1 * c2 == 0
-    turn = np.where(grey, 0.0, (h2 - h1 + 180) % 360 - 180)
-    # Exactly opposite hues turn by +180 in the standard.
-    turn = np.where((turn == -180) & (h2 > h1), 180.0, turn)
-    d_l, d_c, d_h = l2 - l1, c2 - c1, 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2))
-    lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
-    apart = np.abs(h1 - h2) > 180
-    hue = np.where(
-        grey, h1 + h2, (h1 + h2 + np.where(apart, np.where(h1 + h2 < 360, 360, -360), 0)) / 2
-    )
-    s_l = 1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2)
-    s_c, s_h = 1 + 0.045 * chroma, 1 + 0.015 * chroma * _hue_weight(hue)
-    rotation = -np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2)))) * 2
-    rotation *= np.sqrt(chroma**7 / (chroma**7 + _25_TO_7))
-    by_l, by_c, by_h = d_l / s_l, d_c / s_c, d_h / s_h
-    squared = by_l**2 + by_c**2 + by_h**2 + rotation * by_c * by_h
-    return np.asarray(np.sqrt(np.maximum(squared, 0)), np.float64)
-
-
-def _polar(a: F64, b: F64) -> tuple[F64, F64]:
-    return np.hypot(a, b), np.degrees(np.arctan2(b, a)) % 360
-
-
-def _hue_weight(hue: F64) -> F64:
-    terms = ((-0.17, 1, -30), (0.24, 2, 0), (0.32, 3, 6), (-0.20, 4, -63))
-    return np.asarray(
-        1 + sum(w * np.cos(np.radians(k * hue + offset)) for w, k, offset in terms), np.float64
-    )

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sci_stream.config import CalibrationSection
-from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import GuardedSolver
 from sci_stream.recon.noise_estimation import coded_windows, estimate_noise
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
@@ -64,7 +63,7 @@ def bench_cost(spec: SolverSpec, snapshots: int = 2 * FIRST, size: int = 256) ->
     series = film(rig, rig.optics(size), videos, parse_perturbation("jitter"))
     engine = Engine(series.assumed, prior, device, settings)
     engine.warm_up()
-    watch = CalibrationWatch(CalibrationSection(), engine)
+    solver = GuardedSolver(engine)
     phi = torch.from_numpy(series.assumed.phi.copy()).unsqueeze(0).to(device)
     r_inv, windows = inverse_gram(gram_diag(phi)), coded_windows(phi)
     rows = []
@@ -74,9 +73,9 @@ def bench_cost(spec: SolverSpec, snapshots: int = 2 * FIRST, size: int = 256) ->
         estimate_noise(y, windows, r_inv)
         estimated_s = time.process_time()
         if number < _SOLVES:
-            video, _ = engine.reconstruct(snapshot, spec.iterations)
+            engine.reconstruct(snapshot, spec.iterations)
         solved_s = time.process_time()
-        watch.check(snapshot, video)
+        solver.measure(snapshot)
         rows.append((estimated_s - began_s, solved_s - estimated_s, time.process_time() - solved_s))
     noise_ms, solve_ms, checks_ms = 1e3 * np.array(rows).T
     solve_ms = solve_ms[:_SOLVES]

@@ -8,24 +8,22 @@ watches its calibration after each snapshot. What a rig has on by default is on 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from sci_stream.config import CalibrationSection, ReconstructSection
+from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import GuardedSolver
 from sci_stream.recon.metrics import psnr
-from sci_stream_lab.bench.datasets import psnr_of, truth_of
+from sci_stream_lab.bench.datasets import truth_of
 from sci_stream_lab.paper.published_code import plain_gap
 
 
@@ -70,15 +68,12 @@ class Reconstructor:
 
     def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:
         """Solve a series with the defaults; return the PSNR of its last snapshot, dB."""
-        with _without_warnings():
-            engine = Engine(calibration, self._prior, self._device, self._settings)
-            watch = CalibrationWatch(CalibrationSection(), engine)
-            last_db = float("nan")
-            for snapshot in snapshots:
-                watch.prepare(snapshot)
-                video, report = engine.reconstruct(snapshot, self._budget)
-                watch.check(snapshot, video)
-                last_db = psnr_of(report)
+        engine = Engine(calibration, self._prior, self._device, self._settings)
+        solver = GuardedSolver(engine)
+        last_db = float("nan")
+        for snapshot in snapshots:
+            video = solver.solve(snapshot, self._budget).video
+            last_db = psnr(torch.from_numpy(video), torch.from_numpy(truth_of(snapshot)))
         return last_db
 
     @torch.inference_mode()
@@ -98,15 +93,3 @@ class Reconstructor:
         for v in plain_gap(y, phi, self._plain_prior):  # noqa: B007 - the last one is wanted
             pass
         return v
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep the node's log quiet: wrong calibrations are measured here, thousands of times."""
-    log = logging.getLogger("sci_stream.nodes.reconstruct")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)

@@ -22,6 +22,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.data import DRAWING_THREADS, SamplesT, drawn_ahead
 from sci_stream_lab.training.media import MediaSet
+from sci_stream_lab.training.mosaics import PHASE
 from sci_stream_lab.training.settings import TrainingSettings
 from sci_stream_lab.training.unrolled.masks import moving_masks
 from sci_stream_lab.training.unrolled.samples import (
@@ -33,7 +34,8 @@ from sci_stream_lab.training.unrolled.samples import (
     draw_solve,
     finish_iterations,
 )
-from sci_stream_lab.training.video.scenes import Scenes, Video, centre
+from sci_stream_lab.training.video.clips import LEAST_FRAMES
+from sci_stream_lab.training.video.scenes import MosaicScenes, Scenes, Video, centre
 
 # The teacher's denoiser and iterations.
 _TAUGHT_BY, _TAUGHT_ITERATIONS = "ffdnet", 40
@@ -49,6 +51,10 @@ _BEFORE, _ITERATIONS, _LIKELY, _VALIDATED = (
     (0.15, 0.2, 0.55, 0.1),
     12,
 )
+
+
+# Of mosaics: number of photographs, and of scenes from them, that validate, and their size.
+_UNSEEN, _UNSEEN_PX = 8, 128
 
 
 class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
@@ -85,11 +91,18 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
             b"".join(stack.tobytes() for stack in measured), digest_size=8
         ).hexdigest()
         self.id = f"{photographs.id}/{training.id}/{validation.id}/{masks}"
-        self.n_images = len(photographs.items)
         self.clips: Sequence[str] = training.names
-        self._scenes = Scenes(training.items, photographs.items)
+        self._bayer = PHASE if settings.is_mosaic else None
+        if settings.is_mosaic:
+            # Clips have no colours: photographs validate in their place.
+            photographs, unseen = photographs.split(_UNSEEN)
+            self._scenes: Scenes = MosaicScenes(training.items, photographs.items)
+            self._held_out = _moving_mosaics(unseen)
+        else:
+            self._scenes = Scenes(training.items, photographs.items)
+            self._held_out = [centre(clip) for clip in validation.items]
+        self.n_images = len(photographs.items)
         self._measured, self._settings, self._device = measured, settings, device
-        self._held_out = [centre(clip) for clip in validation.items]
 
     @contextmanager
     def batches(self, step: int) -> Iterator[Iterator[SamplesT]]:
@@ -128,7 +141,7 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
         """Return the mean PSNR behind masks of each class on held-out clips."""
         found: dict[str, list[float]] = {}
         for kind, truth, masks in self._validation():
-            calibration = Calibration(phi=masks)
+            calibration = Calibration(phi=masks, bayer=self._bayer)
             engine = Engine(calibration, prior, self._device, settings)
             y = np.asarray((masks * truth).sum(0), np.float32)
             video: Video = engine.reconstruct(calibration.snapshot("validation", 0, y))[0]
@@ -187,6 +200,14 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
         return self._psnr_db(
             solver, dataclasses.replace(self._solver, iterations=_VALIDATED + len(weights))
         )
+
+
+def _moving_mosaics(photographs: MediaSet) -> list[Video]:
+    scenes = MosaicScenes((), photographs.items)
+    return [
+        scenes.draw(np.random.default_rng(number), LEAST_FRAMES, _UNSEEN_PX)
+        for number in range(_UNSEEN)
+    ]
 
 
 def _binary(rng: np.random.Generator, n_frames: int, size: int, opened: float = 0.5) -> Video:

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.model import BayerPhase
+from sci_stream.optics.bayer import split
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.unrolled import Coded
@@ -27,7 +29,9 @@ from sci_stream_lab.training.video.scenes import Scenes, Video, sensed
 # Frames behind a snapshot, and how likely they are.
 _FRAMES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
 _LIKELY = (0.08, 0.08, 0.36, 0.1, 0.1, 0.12, 0.08, 0.04, 0.04)
-_WARM_SHARE, _SATURATED_SHARE = 0.12, 0.06
+WARM_SHARE = 0.12
+"""How often a solve continues a video."""
+_SATURATED_SHARE = 0.06
 # Shares with a sensor in low light and in good light, with limits of read noise and of electrons
 # (`sensed`).
 _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
@@ -37,7 +41,7 @@ _PAST_ERROR = (0.15, 0.7)
 
 
 class StartedSolve(NamedTuple):
-    """A snapshot whose solve can begin, and the truth, (1, B, H, W)."""
+    """A snapshot whose solve can begin, and the truth, (P, B, h, w)."""
 
     engine: Engine
     measurement: Measurement
@@ -70,9 +74,13 @@ def draw_solve(
     *,
     n_frames: int,
     size: int,
+    warm_share: float = WARM_SHARE,
 ) -> StartedSolve:
-    """Draw a snapshot of a scene and find its start: the same for the same state of ``rng``."""
-    warm = rng.random() < _WARM_SHARE
+    """Draw a snapshot of a scene and find its start: the same for the same state of ``rng``.
+
+    ``warm_share``: how often a video precedes it.
+    """
+    warm = rng.random() < warm_share
     video = scenes.draw(rng, 2 * n_frames if warm else n_frames, size)
     masks = draw_pair(rng, n_frames, size, measured)
     truth = video[-n_frames:]
@@ -101,11 +109,18 @@ def exposed(
 class StartOf:
     """Finds the starts of solves with a denoiser, on a device.
 
-    ``settings`` are those of the solves.
+    ``settings`` are those of the solves; ``bayer`` is the phase where frames are mosaics.
     """
 
-    def __init__(self, denoiser: Denoiser, settings: SolverSettings, device: torch.device) -> None:
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        settings: SolverSettings,
+        device: torch.device,
+        bayer: BayerPhase | None = None,
+    ) -> None:
         self._denoiser, self._settings, self._device = denoiser, settings, device
+        self._bayer = bayer
 
     def __call__(
         self,
@@ -127,9 +142,10 @@ class StartOf:
         truth
             (B, H, W).
         past
-            The preceding video, (1, B, H, W), which the start continues if that predicts y.
+            The preceding video, (P, B, h, w), which the start continues if that predicts y.
         """
-        engine = Engine(Calibration(phi=masks), self._denoiser, self._device, self._settings)
+        calibration = Calibration(phi=masks, bayer=self._bayer)
+        engine = Engine(calibration, self._denoiser, self._device, self._settings)
         saturated = None if clipped is None else torch.from_numpy(clipped).to(self._device)
         measurement = engine.prepare(torch.from_numpy(y).to(self._device), saturated)
         before = (
@@ -137,7 +153,8 @@ class StartOf:
             if past is None
             else Past(past, torch.ones((), dtype=torch.bool, device=self._device))
         )
-        frames = torch.from_numpy(truth).unsqueeze(0).to(self._device)
+        frames = torch.from_numpy(np.ascontiguousarray(truth)).to(self._device)
+        frames = frames.unsqueeze(0) if self._bayer is None else split(frames)
         return StartedSolve(engine, measurement, engine.initialize(measurement, before), frames)
 
 

@@ -7,19 +7,20 @@ All shares and ranges in this module were chosen in trials, not tuned.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.optics.bayer import sample_colours
 from sci_stream_lab.training.images import Image
+from sci_stream_lab.training.mosaics import PHASE, saturated_colour, seen_by_camera
 from sci_stream_lab.training.video.clips import LEAST_FRAMES, Clip
 
 Video = npt.NDArray[np.float32]
 """(B, H, W), 0–1."""
-Grey = npt.NDArray[np.uint8]
 
 
 class Shares(NamedTuple):
@@ -34,6 +35,8 @@ class Shares(NamedTuple):
 # smooth. The rest are drawn: plain surfaces, which show false texture, and edges of high contrast
 # that move fast, which clips hardly have.
 _SHARES = Shares(clips=0.4, drawn=0.15, soft=0.25)
+# Saturated colours with sharp edges are rare in photographs, and the clips have no colours.
+_COLOUR_SHARES = Shares(clips=0.2, drawn=0.35, soft=0.25)
 # Some scenes are plain on purpose: the busiest of some hardly are.
 _PLAIN, _PLAIN_SHARE = Shares(clips=0.0, drawn=0.6, soft=0.9), 0.17
 # Speeds of drawn shapes, in pixels a frame, and how many there are at most.
@@ -65,27 +68,54 @@ _VALIDATION_MOST_PX = 192
 class Scenes:
     """Draw short videos from clips at least as large as these, and from photographs of any size."""
 
+    _shares = _SHARES
+
     def __init__(self, clips: Sequence[Clip], photographs: Sequence[Image]) -> None:
         self._clips = clips
-        self._photographs = [(image, _halved(image)) for image in map(_reduced, photographs)]
+        reduced = [_reduced(self._seen(image)) for image in photographs]
+        self._photographs = [(image, _halved(image)) for image in reduced]
+
+    def _seen(self, image: Image) -> npt.NDArray[np.uint8]:
+        """Return a photograph as the sensor of the scenes sees it: in grey."""
+        return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+
+    def _shade(self, rng: np.random.Generator) -> float | tuple[float, float, float]:
+        """Draw the brightness of a plain surface, 0–255."""
+        return rng.uniform(0, 255)
+
+    def _clip(
+        self, rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int
+    ) -> npt.NDArray[np.uint8]:
+        return _window(rng, clips, n_frames, size)
+
+    def _varied(self, rng: np.random.Generator, video: Video) -> Video:
+        """Lower the contrast at times; mirror, turn and reverse at random."""
+        if rng.random() < 0.3:
+            gain = rng.uniform(0.6, 1.0)
+            video = video * np.float32(gain) + np.float32(rng.uniform(0, 1 - gain))
+        video = turned(int(rng.integers(8)), video)
+        if rng.random() < 0.5:
+            video = video[::-1]
+        return np.ascontiguousarray(video)
 
     def draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
         """Draw a video of this many square frames: the same for the same state of ``rng``."""
         if rng.random() < _PLAIN_SHARE:
             return self._draw(rng, n_frames, size, _PLAIN)
         number = _BUSIEST_OF if rng.random() < _BUSY_SHARE else 1
-        return max((self._draw(rng, n_frames, size, _SHARES) for _ in range(number)), key=_busyness)
+        drawn = (self._draw(rng, n_frames, size, self._shares) for _ in range(number))
+        return max(drawn, key=_busyness)
 
     def _draw(self, rng: np.random.Generator, n_frames: int, size: int, shares: Shares) -> Video:
         long_enough = [clip for clip in self._clips if len(clip) >= n_frames]
         chance = rng.random()
         if chance < shares.drawn:
-            video = _drawn(rng, n_frames, size)
+            video = _drawn(rng, n_frames, size, self._shade)
         elif long_enough and chance < shares.drawn + shares.clips:
-            video = _window(rng, long_enough, n_frames, size).astype(np.float32)
+            video = self._clip(rng, long_enough, n_frames, size).astype(np.float32)
         else:
             video = self._moving_photographs(rng, n_frames, size, shares.soft)
-        return _varied(rng, video / np.float32(255))
+        return self._varied(rng, video / np.float32(255))
 
     def _moving_photographs(
         self, rng: np.random.Generator, n_frames: int, size: int, soft_share: float
@@ -103,6 +133,7 @@ class Scenes:
         for _ in range(rng.integers(3)):
             front = layer(speed)
             alpha = _blob(rng, n_frames, size, speed)
+            alpha = alpha.reshape(*alpha.shape, *[1] * (front.ndim - alpha.ndim))
             video = video * (1 - alpha) + front * alpha
         return video
 
@@ -134,6 +165,37 @@ class Scenes:
                 )
             )
         return np.stack(frames).astype(np.float32)
+
+
+class MosaicScenes(Scenes):
+    """Draw short videos as the mosaics of a colour sensor, (B, H, W).
+
+    Photographs and drawn shapes are in colour; clips are grey, in the light of any colour.
+    """
+
+    _shares = _COLOUR_SHARES
+
+    def draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
+        """Draw a video of this many square frames, see `Scenes.draw`."""
+        colours = super().draw(rng, n_frames, size)
+        return sample_colours(seen_by_camera(rng, colours), PHASE)
+
+    def _seen(self, image: Image) -> Image:
+        return image
+
+    def _shade(self, rng: np.random.Generator) -> tuple[float, float, float]:
+        red, green, blue = saturated_colour(rng)
+        return 255 * red, 255 * green, 255 * blue
+
+    def _clip(
+        self, rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int
+    ) -> npt.NDArray[np.uint8]:
+        grey = turned(int(rng.integers(8)), super()._clip(rng, clips, n_frames, size))
+        return np.repeat(grey[..., np.newaxis], 3, axis=-1)
+
+    def _varied(self, rng: np.random.Generator, video: Video) -> Video:
+        """Reverse the video at times; the camera varies all else."""
+        return video[::-1] if rng.random() < 0.5 else video
 
 
 def _out_of_focus(
@@ -259,21 +321,22 @@ def _moved(mask: Video, columns: float, rows: float) -> Video:
     return np.asarray(moved, dtype=np.float32)
 
 
-def _reduced(image: Image) -> Grey:
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    scale = _PHOTOGRAPH_PX / max(grey.shape)
+def _reduced(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    scale = _PHOTOGRAPH_PX / max(image.shape)
     if scale < 1:
-        grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    return np.asarray(grey, dtype=np.uint8)
+        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    return np.asarray(image, dtype=np.uint8)
 
 
-def _halved(image: Grey) -> Grey:
+def _halved(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return np.asarray(
         cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), dtype=np.uint8
     )
 
 
-def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int) -> Grey:
+def _window(
+    rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int
+) -> npt.NDArray[np.uint8]:
     """Cut a window from a random clip, at times of every second frame or fewer, and reduced."""
     for _ in range(_MAX_DRAWS):
         clip = clips[int(rng.integers(len(clips)))]
@@ -297,11 +360,17 @@ def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size
     return np.asarray(window, dtype=np.uint8)
 
 
-def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
+def _drawn(
+    rng: np.random.Generator,
+    n_frames: int,
+    size: int,
+    shade: Callable[[np.random.Generator], float | tuple[float, float, float]],
+) -> npt.NDArray[np.float32]:
     """Draw plain shapes that move and turn in front of a plain background, each frame exposed for
     all of its time.
     """
-    shades = rng.uniform(0, 255, 4).astype(np.float32).reshape(2, 2)
+    corners = np.array([shade(rng) for _ in range(4)], np.float32)
+    shades = corners.reshape(2, 2, *corners.shape[1:])
     background = cv2.resize(shades, (size, size), interpolation=cv2.INTER_CUBIC).clip(0, 255)
     shapes = []
     for _ in range(rng.integers(1, _MAX_SHAPES + 1)):
@@ -319,10 +388,10 @@ def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np
                 velocity,
                 rng.uniform(0, 2 * math.pi),
                 rng.normal(0, 0.05),
-                rng.uniform(0, 255),
+                shade(rng),
             )
         )
-    frames = np.empty((n_frames, size, size), np.float32)
+    frames = np.empty((n_frames, *background.shape), np.float32)
     for b in range(n_frames):
         parts = []
         for time in b - n_frames / 2 + np.array((0.0, 1 / 3, 2 / 3)):
@@ -359,17 +428,6 @@ def _blob(
             np.clip(radius * (1 + waves) - np.hypot(rows - row, columns - column) + 0.5, 0, 1)
         )
     return np.stack(alphas).astype(np.float32)
-
-
-def _varied(rng: np.random.Generator, video: Video) -> Video:
-    """Lower the contrast at times; mirror, turn and reverse at random."""
-    if rng.random() < 0.3:
-        gain = rng.uniform(0.6, 1.0)
-        video = video * np.float32(gain) + np.float32(rng.uniform(0, 1 - gain))
-    video = turned(int(rng.integers(8)), video)
-    if rng.random() < 0.5:
-        video = video[::-1]
-    return np.ascontiguousarray(video)
 
 
 def turned(kind: int, video: Video) -> Video:

@@ -17,7 +17,8 @@ from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
-from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
+from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e
+from sci_stream_lab.bench.quality.colour_difference import delta_e_2000, lab
 from sci_stream_lab.bench.result import print_result, write_json
 
 MEAN_DELTA_E, MAX_DELTA_E = 1.0, 2.0
@@ -74,7 +75,7 @@ def test_bench_colour_reports_every_method_and_phase(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "a.png"), 255 * (noise - noise.min()) / np.ptp(noise))
     (tmp_path / "b.png").write_bytes(b"no image")
     said: list[str] = []
-    result = bench(tmp_path, TV, "cpu", said.append)
+    result = bench(tmp_path, TV, "cpu", said.append, scenes=())
     assert said[0] == "a.png"
     assert re.fullmatch(r"skipped: .*b\.png cannot be read as an image; expected .*", said[1])
     assert len(said) == 2

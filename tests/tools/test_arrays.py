@@ -4,6 +4,7 @@ use.
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import subprocess
 import sys
@@ -14,12 +15,14 @@ import pytest
 import torch
 
 import sci_stream
-from sci_stream.errors import ConfigError, InputError
+from sci_stream.errors import ConfigError, DataError, InputError
 from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import white_level
+from sci_stream.recon.denoisers.weights import save_ffdnet
 from sci_stream.reports import Start
 from tests.calibration.moved_masks import Rig
+from tests.recon.networks import random_weights
 
 B, H, W = 4, 32, 40
 
@@ -355,11 +358,13 @@ def filmed() -> tuple[np.ndarray, np.ndarray]:
     ), camera.calibration.phi
 
 
-def test_other_masks_give_warning_and_snapshot_as_video(filmed) -> None:
+def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     y, masks = filmed
     other = np.random.default_rng(9).permutation(masks.ravel()).reshape(masks.shape)
+    with pytest.raises(DataError, match="explain nothing"):
+        solve(y[0], other, white=1.0)
     with pytest.warns(sci_stream.MaskMismatchWarning, match="explain nothing"):
-        result = solve(y[0], other, white=1.0)
+        result = solve(y[0], other, white=1.0, on_mismatch="snapshot")
     assert (result.video == result.video[0]).all()
     assert result.report.start_reason == "mismatch"
     assert "explain nothing" in result.faults[0]
@@ -370,15 +375,23 @@ def test_other_masks_give_warning_and_snapshot_as_video(filmed) -> None:
 def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
     y, masks = filmed
     shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
+    with pytest.raises(DataError, match="another order"):
+        solve(y, shuffled, white=1.0)
     with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        result = solve(y, shuffled, white=1.0)
+        result = solve(y, shuffled, white=1.0, on_mismatch="snapshot")
     assert {report.start_reason for report in result.reports} == {"mismatch"}, (
         "those before it was seen, too"
     )
     with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
         stream = list(
             sci_stream.reconstruct_stream(
-                y, shuffled, denoiser="tv", iterations=4, device="cpu", white=1.0
+                y,
+                shuffled,
+                denoiser="tv",
+                iterations=4,
+                device="cpu",
+                white=1.0,
+                on_mismatch="snapshot",
             )
         )
     assert stream[-1].report.start_reason == "mismatch"
@@ -391,10 +404,42 @@ def test_right_masks_give_no_warning(filmed) -> None:
     assert result.faults == ()
 
 
-def test_saturated_snapshot_gives_a_warning(filmed) -> None:
+def test_saturated_snapshot_raises(filmed) -> None:
     y, masks = filmed
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="all are saturated"):
+    with pytest.raises(DataError, match="all are saturated"):
         solve(np.full(y.shape[1:], 255, np.uint8), masks)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda masks: masks.transpose(0, 2, 1), "transposed"),
+        (lambda masks: masks[:, ::-1], "upside down"),
+        (lambda masks: 1 - masks, "dark where the masks are open"),
+        (lambda masks: 1 - np.rot90(masks, 1, (1, 2)), "and inverted"),
+        (lambda masks: np.roll(masks, (2, -5), (1, 2)), r"moved by \(\+5, -2\) px"),
+    ],
+)
+def test_masks_given_in_another_form_are_brought_to_y(filmed, change, words) -> None:
+    y, masks = filmed
+    right = solve(y[0], masks, white=1.0)
+    with pytest.warns(sci_stream.DataWarning, match=f"{words}.*done here"):
+        repaired = solve(y[0], change(masks), white=1.0)
+    inside = (..., slice(12, -12), slice(12, -12))
+    assert np.abs(repaired.video - right.video)[inside].mean() < 0.01
+
+
+def test_solve_that_diverges_raises_or_says_so(y, masks, tmp_path) -> None:
+    weights = random_weights(layers=3, channels=8)
+    large = dataclasses.replace(weights, kernels=tuple(1e15 * k for k in weights.kernels))
+    save_ffdnet(large, tmp_path / "large.safetensors")
+    options = {"denoiser": "ffdnet", "weights": tmp_path / "large.safetensors"}
+    with pytest.raises(DataError, match="snapshot 0 diverged; expected finite frames"):
+        solve(y, masks, **options)
+    with pytest.warns(sci_stream.MaskMismatchWarning, match="snapshot 0 diverged"):
+        result = solve(y, masks, on_mismatch="snapshot", **options)
+    assert result.report.start_reason == "diverged"
+    assert np.isfinite(result.video).all()
 
 
 @pytest.mark.rig

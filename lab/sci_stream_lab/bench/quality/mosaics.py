@@ -1,0 +1,261 @@
+"""Reconstruction of colour scenes with true RGB: panning photographs and simulated scenes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.config import ReconstructSection
+from sci_stream.imaging.demosaic import demosaic_values
+from sci_stream.model import BayerPhase
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.optics.bayer import colour_sites, sample_colours
+from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Denoiser, LocalDenoiser
+from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.backend.device import pick_device
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings
+from sci_stream_lab.bench.datasets import Footage, filmed_scene, truth_of
+from sci_stream_lab.bench.quality.colour_difference import delta_e_2000, lab
+from sci_stream_lab.bench.result import Progress, ResultColumn, mean
+from sci_stream_lab.training.images import Image, read_rgb
+
+F32 = npt.NDArray[np.float32]
+
+SCENES = ("fast", "fan", "balloon")
+"""Simulated scenes that are measured."""
+PANS = ((1.5, 0.7), (0.6, -0.4), (3.0, 0.0), (0.0, 1.2), (2.2, 1.1))
+"""Speeds, (x, y) in pixels per frame, of panning photographs in turn."""
+
+_PAN_PX = 192
+# Part of a photograph at either end that pans into view.
+_MARGIN_PX = 20
+_MAX_PANS = 8
+LEAST_PX = _PAN_PX + 2 * _MARGIN_PX
+"""Least height and width of a photograph that pans."""
+_FRAMES = 8
+# Of full scale, as of a machine-vision camera in good light.
+_NOISE = 0.005
+_RIM_PX = 4
+_STARTS = (("cold", False, 12), ("warm", True, 4), ("warm", True, 12))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ColourFootage:
+    """Consecutive snapshots of a colour camera, and their true colours, (B, H, W, 3) each.
+
+    ``linear``: the colours are linear light, and not levels of a display.
+    """
+
+    footage: Footage
+    colours: tuple[F32, ...]
+    linear: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MosaicQuality:
+    """Quality of one scene: means over its snapshots, and the snapshot of the lowest PSNR.
+
+    ``planes_db`` is the PSNR of the mosaics, ``rgb_db`` that of their colours, ``apart_db`` and
+    ``rgb_apart_db`` the same with planes denoised apart; ``delta_e`` the mean CIEDE2000 of pixels.
+    """
+
+    scene: str
+    start: str
+    planes_db: float
+    apart_db: float
+    worst_db: float
+    worst_apart_db: float
+    rgb_db: float
+    rgb_apart_db: float
+    delta_e: float
+    delta_e_apart: float
+
+
+COLUMNS = (
+    ResultColumn("scene", "scene", left=True),
+    ResultColumn("start", "start, iterations", left=True),
+    ResultColumn("apart_db", "planes apart", ".2f", "dB"),
+    ResultColumn("planes_db", "mosaics", ".2f", "dB"),
+    ResultColumn("worst_apart_db", "worst apart", ".2f", "dB"),
+    ResultColumn("worst_db", "worst", ".2f", "dB"),
+    ResultColumn("rgb_apart_db", "RGB apart", ".2f", "dB"),
+    ResultColumn("rgb_db", "RGB", ".2f", "dB"),
+    ResultColumn("delta_e_apart", "ΔE apart", ".2f"),
+    ResultColumn("delta_e", "ΔE", ".2f"),
+)
+
+
+def pans(photographs: Sequence[Path]) -> Iterator[ColourFootage]:
+    """Yield some of the photographs, which must be of `LEAST_PX`, as they pan behind masks."""
+    stride = max(1, math.ceil(len(photographs) / _MAX_PANS))
+    for number, path in enumerate(photographs[::stride]):
+        speed = PANS[number % len(PANS)]
+        yield pan(path.stem, read_rgb(path), speed, snapshots=3, seed=number)
+
+
+def pan(
+    name: str, photograph: Image, speed: tuple[float, float], snapshots: int, seed: int
+) -> ColourFootage:
+    """Return snapshots of a photograph that moves by ``speed``, (x, y) in pixels, per frame."""
+    rng = np.random.default_rng(seed)
+    picture = photograph.astype(np.float32) / 255
+    size = (_PAN_PX, _PAN_PX)
+    phi = (rng.random((_FRAMES, *size)) < 0.5).astype(np.float32)
+    calibration = Calibration(phi=phi, bayer=BayerPhase.RGGB, full_scale_dn=1.0)
+    taken, colours = [], []
+    for seq in range(snapshots):
+        frames = []
+        for time in range(seq * _FRAMES, (seq + 1) * _FRAMES):
+            x, y = (-_MARGIN_PX - speed_px * time for speed_px in speed)
+            moved = np.array([[1, 0, x], [0, 1, y]], np.float32)
+            frames.append(cv2.warpAffine(picture, moved, size, flags=cv2.INTER_CUBIC))
+        rgb = np.clip(np.stack(frames), 0, 1)
+        truth = sample_colours(rgb, BayerPhase.RGGB)
+        counts = (phi * truth).sum(0) + _NOISE * rng.standard_normal(size)
+        taken.append(calibration.snapshot("bench", seq, counts.astype(np.float32), truth))
+        colours.append(rgb)
+    return ColourFootage(Footage(name, calibration, tuple(taken)), tuple(colours), linear=False)
+
+
+def simulated(scene: str, *, snapshots: int = 6, size_px: int = 256) -> ColourFootage:
+    """Return snapshots of a scene of the simulated camera."""
+    size = {"height_px": size_px, "width_px": size_px}
+    by_phase = {
+        phase: filmed_scene(scene, snapshots=snapshots, n_frames=_FRAMES, bayer=phase, **size)
+        for phase in BayerPhase
+    }
+    colours = []
+    for seq in range(snapshots):
+        truth = {phase: truth_of(footage.snapshots[seq]) for phase, footage in by_phase.items()}
+        colours.append(_merged(truth))
+    return ColourFootage(by_phase[BayerPhase.RGGB], tuple(colours), linear=True)
+
+
+def _merged(mosaics: dict[BayerPhase, F32]) -> F32:
+    """Return the colours, (B, H, W, 3), that mosaics of all four phases have been sampled from."""
+    rgb = np.empty((*mosaics[BayerPhase.RGGB].shape, 3), np.float32)
+    for phase, mosaic in mosaics.items():
+        for colour, (rows, columns) in colour_sites(phase):
+            rgb[:, rows, columns, "RGB".index(colour)] = mosaic[:, rows, columns]
+    return rgb
+
+
+class PlanesApart:
+    """A denoiser that is called with each plane of a mosaic as a grey video."""
+
+    takes_relative = True
+
+    def __init__(self, denoiser: LocalDenoiser) -> None:
+        self.name = denoiser.name
+        self._denoiser = denoiser
+
+    def __call__(
+        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Denoise, see `sci_stream.ports.LocalDenoiser`."""
+        return self._denoiser(x, sigma, relative)
+
+
+def apart(prior: Prior) -> Prior:
+    """Return a prior that denoises the planes of a mosaic apart."""
+    denoiser: Denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
+    if not isinstance(denoiser, LocalDenoiser):
+        return prior
+    plain = PlanesApart(denoiser)
+    return prior.after(plain) if isinstance(prior, UnrolledSolver) else plain
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Quality:
+    """PSNR of planes and of colours by snapshot, and the mean ΔE of pixels."""
+
+    planes_db: list[float]
+    rgb_db: list[float]
+    delta_e: float
+
+
+def measure(
+    scene: ColourFootage, prior: Prior, settings: SolverSettings, device: torch.device
+) -> Quality:
+    """Reconstruct the snapshots of a scene in their order; warm solves leave out the first one."""
+    footage = scene.footage
+    bayer = footage.calibration.bayer
+    assert bayer is not None
+    engine = Engine(footage.calibration, prior, device, settings)
+    planes_db, rgb_db, delta_e = [], [], []
+    for snapshot, colours in zip(footage.snapshots, scene.colours, strict=True):
+        video = np.asarray(engine.reconstruct(snapshot)[0], np.float32)
+        planes_db.append(_psnr_db(video - truth_of(snapshot)))
+        rgb = demosaic_values(video, bayer)
+        inner = np.s_[:, _RIM_PX:-_RIM_PX, _RIM_PX:-_RIM_PX]
+        rgb_db.append(_psnr_db(rgb[inner] - colours[inner]))
+        delta_e.append(_delta_e(rgb[inner], colours[inner], linear=scene.linear))
+    first = int(settings.warm_start)
+    return Quality(planes_db[first:], rgb_db[first:], mean(delta_e[first:]))
+
+
+def _psnr_db(error: F32) -> float:
+    """Return the mean PSNR of frames, dB."""
+    axes = tuple(range(1, error.ndim))
+    return float(-10 * np.log10(np.maximum(np.square(error).mean(axes), 1e-12)).mean())
+
+
+def _delta_e(rgb: F32, colours: F32, *, linear: bool) -> float:
+    """Return the mean CIEDE2000 of every third pixel of the middle frame."""
+    middle = np.s_[len(rgb) // 2, ::3, ::3]
+    levels = []
+    for image in (rgb[middle].clip(0, 1), colours[middle].clip(0, 1)):
+        encoded = 1.055 * image ** (1 / 2.4) - 0.055
+        shown = np.where(image <= 0.0031308, 12.92 * image, encoded) if linear else image
+        levels.append(lab(255 * shown))
+    return float(delta_e_2000(*levels).mean())
+
+
+def bench(
+    photographs: Sequence[Path],
+    scenes: Sequence[str],
+    section: ReconstructSection,
+    device: str,
+    progress: Progress,
+) -> Iterator[MosaicQuality]:
+    """Yield the quality of scenes with either start, beside that of planes apart."""
+    on = pick_device(device)
+    prior, settings = make_prior(section, on)
+    for scene in itertools.chain(pans(photographs), map(simulated, scenes)):
+        for start, warm, iterations in _STARTS:
+            solver = dataclasses.replace(
+                settings, warm_start=warm, iterations=iterations, min_iterations=4
+            )
+            yield _row(
+                scene,
+                f"{start}, {iterations}",
+                measure(scene, prior, solver, on),
+                measure(scene, apart(prior), solver, on),
+            )
+        progress(scene.footage.name)
+
+
+def _row(scene: ColourFootage, start: str, together: Quality, plain: Quality) -> MosaicQuality:
+    return MosaicQuality(
+        scene.footage.name,
+        start,
+        planes_db=mean(together.planes_db),
+        apart_db=mean(plain.planes_db),
+        worst_db=min(together.planes_db),
+        worst_apart_db=min(plain.planes_db),
+        rgb_db=mean(together.rgb_db),
+        rgb_apart_db=mean(plain.rgb_db),
+        delta_e=together.delta_e,
+        delta_e_apart=plain.delta_e,
+    )

@@ -1,0 +1,45 @@
+"""Colour scenes behind masks, with true colours."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from lab.tests.training.pictures import picture
+from sci_stream.model import BayerPhase
+from sci_stream.optics.bayer import sample_colours
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.variants import shipped_weights
+from sci_stream.recon.denoisers.weights import load_ffdnet
+from sci_stream.recon.settings import default_settings
+from sci_stream_lab.bench.datasets import truth_of
+from sci_stream_lab.bench.quality.mosaics import LEAST_PX, apart, measure, pan, simulated
+
+CPU = torch.device("cpu")
+SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=4)
+
+
+def test_colours_of_a_simulated_scene_are_those_of_its_mosaics() -> None:
+    scene = simulated("fan", snapshots=2, size_px=32)
+    for snapshot, colours in zip(scene.footage.snapshots, scene.colours, strict=True):
+        assert colours.shape == (8, 32, 32, 3)
+        np.testing.assert_array_equal(sample_colours(colours, BayerPhase.RGGB), truth_of(snapshot))
+
+
+def test_pan_moves_a_photograph_from_frame_to_frame() -> None:
+    photograph = picture(0, LEAST_PX, LEAST_PX)
+    scene = pan("still", photograph, (2.0, 1.0), snapshots=2, seed=0)
+    first, second = scene.colours
+    np.testing.assert_allclose(first[1, :-1, :-2], first[0, 1:, 2:], atol=1e-6)
+    np.testing.assert_allclose(second[0, :-1, :-2], first[-1, 1:, 2:], atol=1e-6)
+
+
+def test_planes_apart_are_denoised_as_grey_videos() -> None:
+    weights = load_ffdnet(shipped_weights("ffdnet-lite"))
+    together = FfdnetDenoiser(weights, CPU, mosaic=weights)
+    scene = pan("still", picture(0, LEAST_PX, LEAST_PX), (0.0, 0.0), snapshots=1, seed=0)
+    plain = measure(scene, apart(together), SETTINGS, CPU)
+    assert plain == measure(scene, FfdnetDenoiser(weights, CPU), SETTINGS, CPU)
+    assert plain != measure(scene, together, SETTINGS, CPU)

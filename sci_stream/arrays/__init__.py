@@ -1,0 +1,1 @@
+"""Reconstruct arrays: ``sci_stream.reconstruct``, ``reconstruct_stream`` and ``solve``."""

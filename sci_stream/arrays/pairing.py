@@ -1,0 +1,59 @@
+"""Masks as they were given, brought to y: turned, inverted or moved by whole pixels where evident.
+
+The masks of a rig are measured on its sensor. Those of a file come from another program, which may
+count rows from below, store the complement or crop by other pixels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit
+from sci_stream.model import Array
+from sci_stream.optics.calibration import Calibration
+
+# Only a comparison of y with masks from elsewhere shows these. All other defects are found in each
+# snapshot, whatever its masks are from.
+_OF_PAIR = {"mask_number"}
+
+
+def paired(y: Array, calibration: Calibration) -> tuple[Calibration, list[Defect]]:
+    """Return the masks as y, (H, W), has them, and the defects of the pair.
+
+    Masks are changed only if they fit y after the change.
+    """
+    defects = inspect(y, calibration)
+    repairs = [defect for defect in defects if defect.repair is not None]
+    pair = [defect for defect in defects if defect.name in _OF_PAIR]
+    for defect in repairs:
+        assert defect.repair is not None
+        repaired = _repaired(calibration, defect)
+        if mask_fit(repaired.measurement(y), repaired.phi, repaired.bayer) >= MATCH:
+            text = f"{defect.text} (done here)"
+            done = dataclasses.replace(defect, text=text, fatal=False, corrected=True)
+            return repaired, [*pair, done]
+    return calibration, pair
+
+
+def _repaired(calibration: Calibration, defect: Defect) -> Calibration:
+    """Return the masks changed; pixels whose masks lay outside are bad."""
+    assert defect.repair is not None
+    phi = np.ascontiguousarray(defect.repair(calibration.phi))
+    bad = calibration.bad_pixels
+    if defect.shift_px is not None:
+        outside = _outside(calibration.shape, *defect.shift_px)
+        bad = outside if bad is None else bad | outside
+    return dataclasses.replace(calibration, phi=phi, bad_pixels=bad)
+
+
+def _outside(shape: tuple[int, int], dx: int, dy: int) -> npt.NDArray[np.bool_]:
+    """Return the pixels, (H, W), whose masks move in from outside by (dx, dy) px."""
+    outside = np.zeros(shape, np.bool_)
+    outside[: max(dy, 0)] = True
+    outside[shape[0] + min(dy, 0) :] = True
+    outside[:, : max(dx, 0)] = True
+    outside[:, shape[1] + min(dx, 0) :] = True
+    return outside

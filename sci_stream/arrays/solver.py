@@ -1,0 +1,309 @@
+"""Solve arrays: masks and snapshots on the caller's scale, with a guarded solver."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sci_stream.arrays.inputs import (
+    AnyArray,
+    as_series,
+    bayer_phase,
+    real_array,
+    require_fit,
+    true_frames,
+)
+from sci_stream.arrays.pairing import paired
+from sci_stream.arrays.scale import estimated_white
+from sci_stream.calibration.evidence import Defect, stuck_in, truth_defects
+from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS
+from sci_stream.errors import DataError, InputError
+from sci_stream.model import Array, BayerPhase, Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import transmission
+from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.recon.backend.device import pick_device
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
+from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
+from sci_stream.recon.settings import (
+    SolverSettings,
+    default_settings,
+    settings_for,
+    suited_to_masks,
+)
+from sci_stream.reports import SolveReport
+
+AnyDenoiser = str | Callable[..., Any]
+Progress = Callable[[int, int], None]
+"""Called after each iteration with the number done and the total."""
+
+OnMismatch = Literal["raise", "snapshot"]
+"""What to do where the masks do not fit or a solve diverges: raise, or return the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOptions:
+    """Options of the solver; see `sci_stream.reconstruct`."""
+
+    iterations: int | None = None
+    denoiser: AnyDenoiser = "auto"
+    weights: str | Path | None = None
+    sigmas: tuple[float, float] | None = None
+    device: str = "auto"
+    noise: float | None = None
+    white: float | None = None
+    bayer: BayerPhase | str | None = None
+    check_masks: bool = True
+    on_mismatch: OnMismatch = "raise"
+
+
+class ArraySolver:
+    """Check arrays, bring them to the engine's scale and solve them one after the other.
+
+    For a series call `begin`, then `videos`; for a stream `take` and `solve` with each snapshot,
+    and `start` with the first.
+    """
+
+    def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
+        self._options = options
+        self._found: dict[str, Defect] = {}
+        self._solver: GuardedSolver | None = None
+        self._masks_max = 1.0
+        _require_options(options)
+        if isinstance(masks, Calibration):
+            self.calibration = _with_options(masks, options)
+            self.white = masks.full_scale_dn
+            self._measured_masks = True
+        else:
+            self.white = float(options.white or 0.0)
+            self._measured_masks = False
+            self._take_masks(masks)
+        self.device = pick_device(options.device)
+        self.denoiser, settings = _prior(options.denoiser, options.weights, self.device)
+        settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
+        self.settings = settings
+
+    def _take_masks(self, masks: AnyArray) -> None:
+        values = real_array(masks, "masks", invalid=True)
+        if values.ndim == 4 and len(values) == 1:
+            values = values[0]
+        valid = np.isfinite(values)
+        self._masks_max, phi = transmission(np.where(valid, values, values.dtype.type(0)))
+        self.calibration = Calibration(
+            phi=phi,
+            full_scale_dn=self.white or 1.0,
+            read_noise_dn=self._options.noise,
+            bayer=bayer_phase(self._options.bayer),
+        )
+        self._leave_out(valid, "the masks")
+
+    @property
+    def defects(self) -> list[Defect]:
+        """Defects so far, one of each name."""
+        defects = dict(self._found)
+        if self._solver is not None:
+            for defect in self._solver.defects:
+                defects.setdefault(defect.name, defect)
+        return list(defects.values())
+
+    @property
+    def withholds(self) -> bool:
+        """Whether a video would be made up: the snapshots are returned in its place."""
+        return any(defect.fatal for defect in self.defects)
+
+    def take(self, y: AnyArray) -> Array:
+        """Return snapshots as (N, H, W), with 0, or NaN after `start`, in invalid pixels.
+
+        Raises as `as_series`.
+        """
+        series = as_series(real_array(y, "y", invalid=True))
+        require_fit(series, self.calibration.phi.shape)
+        valid = np.isfinite(series)
+        self._leave_out(valid, "y")
+        invalid = 0 if self._solver is None or valid.all() else np.nan
+        return np.where(valid, series, series.dtype.type(invalid))
+
+    def _leave_out(self, valid: npt.NDArray[np.bool_], name: str) -> None:
+        invalid = np.asarray(~valid.all(0))
+        if not invalid.any():
+            return
+        text = f"{int(invalid.sum())} pixels of {name} are NaN or infinite: left out"
+        self._found.setdefault("invalid_pixels", Defect("invalid_pixels", text, corrected=True))
+        if self._solver is not None:
+            return  # the engine leaves out NaN
+        bad = self.calibration.bad_pixels
+        both = invalid if bad is None else bad | invalid
+        self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
+
+    def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
+        """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of
+        the masks.
+
+        Raises `DataError` if the masks do not fit the snapshots, unless ``on_mismatch`` is
+        ``"snapshot"``.
+        """
+        masks = self.calibration.phi.shape
+        require_fit(y if isinstance(y, np.ndarray) and len(y) > 1 else y[0], masks)
+        self._series = y, seqs
+        self._truth = None if truth is None else true_frames(truth, len(y), masks)
+        # Where the scale is known, a long recording is not read for it.
+        some = seqs[:1] if self.white else range(len(y))
+        shown = real_array(np.asarray(y[some.start : some.stop]), "y")
+        self.start(shown, None if self._truth is None else self._truth[some.start : some.stop])
+        assert self._solver is not None
+        for seq in seqs[:LEARNING_SNAPSHOTS]:
+            self._solver.measure(self.snapshot(seq, real_array(y[seq], f"snapshot {seq}")))
+        self._require_masks()
+
+    def start(self, y: Array, truth: Array | None) -> None:
+        """Pair the masks with the first snapshots, (N, H, W), find their scale, make the engine."""
+        checks = self._options.check_masks
+        stuck = np.zeros(self.calibration.shape, np.bool_)
+        if checks and not self._measured_masks:
+            self.calibration, defects = paired(y[0], self.calibration)
+            self._found |= {defect.name: defect for defect in defects}
+        if not self.white:
+            if checks:
+                stuck = stuck_in(y[0], self.calibration)
+            if self.calibration.bad_pixels is not None:
+                stuck = stuck | self.calibration.bad_pixels
+            self.white = estimated_white(y, self.calibration.phi * ~stuck, truth, self._masks_max)
+            self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
+        if checks and truth is not None and len(truth):
+            for defect in truth_defects(y[: len(truth)], self.calibration, truth):
+                self._found.setdefault(defect.name, defect)
+        engine = Engine(self.calibration, self.denoiser, self.device, self.settings)
+        self._solver = GuardedSolver(engine, Guard() if checks else NO_GUARD)
+
+    def videos(self, progress: Progress) -> Iterator[tuple[npt.NDArray[np.float32], SolveReport]]:
+        """Solve the snapshots in order; ``progress`` is called after each iteration."""
+        y, seqs = self._series
+        total = len(seqs) * self.settings.iterations
+        steps = itertools.count(1)
+        for seq in seqs:
+            true = self._truth[seq] if self._truth is not None and seq < len(self._truth) else None
+            counts = real_array(y[seq], f"snapshot {seq}")
+            yield self.solve(seq, counts, true, lambda: progress(next(steps), total))
+
+    def solve(
+        self,
+        seq: int,
+        y: Array,
+        truth: Array | None = None,
+        count: Callable[[], None] | None = None,
+    ) -> tuple[npt.NDArray[np.float32], SolveReport]:
+        """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration.
+
+        Without it, solves on a GPU are recorded, which pays in a long series.
+
+        Raises `DataError` as `begin`, and if the solve diverges.
+        """
+        assert self._solver is not None
+        snapshot = self.snapshot(seq, y, truth)
+        watch = None if count is None else (lambda _video: count())
+        video, report, _ = self._solver.solve(snapshot, watch=watch)
+        self._require_masks()
+        if report.start_reason == "diverged":
+            self._diverged(seq)
+        return video.astype(np.float32, copy=False), report
+
+    def _require_masks(self) -> None:
+        if self._options.on_mismatch == "snapshot":
+            return
+        for defect in self.defects:
+            if defect.fatal:
+                raise DataError(
+                    f"{defect.text[:1].upper()}{defect.text[1:]}",
+                    hint='on_mismatch="snapshot" returns the snapshot in place of a video, '
+                    "check_masks=False solves it all the same.",
+                )
+
+    def _diverged(self, seq: int) -> None:
+        text = f"the solve of snapshot {seq} diverged: its frames show the snapshot"
+        self._found["diverged"] = Defect("diverged", text, fatal=True)
+        if self._options.on_mismatch == "raise":
+            raise DataError(
+                f"The solve of snapshot {seq} diverged",
+                expected="finite frames",
+                got=f"NaN or infinity from the denoiser {self.denoiser.name}",
+                hint="Check the scale of y and the masks, or choose another denoiser.",
+            )
+
+    def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
+        """Return arrays as the engine takes them."""
+        counts = np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y
+        return self.calibration.snapshot("arrays", seq, counts, truth)
+
+
+def _require_options(options: ArrayOptions) -> None:
+    """Raise `InputError` if an option is invalid by itself."""
+    if options.white is not None and not (np.isfinite(options.white) and options.white > 0):
+        raise InputError("white is invalid", expected="a finite number > 0", got=options.white)
+    if options.noise is not None and not (np.isfinite(options.noise) and options.noise >= 0):
+        raise InputError("noise is invalid", expected="a finite number ≥ 0", got=options.noise)
+    if options.on_mismatch not in ("raise", "snapshot"):
+        raise InputError(
+            "on_mismatch is invalid",
+            expected="'raise' or 'snapshot'",
+            got=repr(options.on_mismatch),
+        )
+
+
+def _with_options(calibration: Calibration, options: ArrayOptions) -> Calibration:
+    """Return a calibration with the noise of the options."""
+    if options.white is not None or options.bayer is not None:
+        raise InputError(
+            "white and bayer are part of the calibration",
+            hint="Omit them, or pass masks as an array.",
+        )
+    if options.noise is None:
+        return calibration
+    return dataclasses.replace(calibration, read_noise_dn=options.noise, gain_e_per_dn=None)
+
+
+def _prior(
+    denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device
+) -> tuple[Prior, SolverSettings]:
+    """Return the denoiser on the device and the settings that suit it."""
+    if isinstance(denoiser, str):
+        path = None if weights is None else Path(weights)
+        name = chosen_denoiser(denoiser, device, path)
+        return named_prior(name, device, path, Precision.AUTO), default_settings(device, name)
+    if not callable(denoiser):
+        raise InputError(
+            "The denoiser is invalid",
+            expected="a name, a torch.nn.Module or a callable",
+            got=type(denoiser).__name__,
+        )
+    if weights is not None:
+        raise InputError(
+            "weights apply to a denoiser that is given by name",
+            got=f"weights with {denoiser!r:.60}",
+        )
+    defaults = getattr(denoiser, "defaults", None)
+    known = defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults()
+    return CallableDenoiser(denoiser, device), settings_for(known, device)
+
+
+def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:
+    if (iterations := options.iterations) is not None:
+        if iterations != int(iterations) or iterations < 1:
+            raise InputError("iterations is invalid", expected="an integer ≥ 1", got=iterations)
+        least = min(settings.min_iterations, iterations)
+        settings = dataclasses.replace(settings, iterations=int(iterations), min_iterations=least)
+    if options.sigmas is not None:
+        settings = dataclasses.replace(
+            settings, sigma_first=options.sigmas[0], sigma_last=options.sigmas[1]
+        )
+    return dataclasses.replace(settings, warm_start=True, weigh_noise=options.noise != 0)

@@ -1,0 +1,253 @@
+"""One guarded solve: a snapshot in; out comes its video, or the snapshot with the reason why not.
+
+Each door of the product solves here: rigs, replay, ``reconstruct``, ``solve``, benches. The steps:
+
+1. *inspect*: find stuck pixels, which are left out, and defects of the snapshot.
+2. *measure*: find by how much the masks are off (`sci_stream.calibration.monitor`).
+3. *correct*: take the masks as the snapshots show them.
+4. *solve*: `sci_stream.recon.engine.Engine`.
+5. *check*: compare the order of the masks with the video; name all defects.
+6. *withhold*: if the video would be made up, return the snapshot itself in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.calibration.diagnosis import diagnose, withhold
+from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
+from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.model import Snapshot
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.recon.backend.async_solve import AsyncSolve
+from sci_stream.recon.engine import Engine, Watch
+from sci_stream.reports import CalibrationHealth, SolveReport
+
+Flags = npt.NDArray[np.bool_]
+Video = npt.NDArray[np.floating[Any]]
+
+# An inspection is followed by so many times its duration without one: it takes 1 % of the time.
+_PAUSES = 100
+# The monitor measures these better than an inspection.
+_OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
+# Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
+_MOVED_PX = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Settings of the checks.
+
+    Parameters
+    ----------
+    every
+        Measure the masks with each N-th snapshot, and more often at the start; 0 for no checks.
+    correct
+        Correct the masks by what snapshots show.
+    warn_shift_px
+        Name a shift of the masks above this one as a defect, pixels.
+    live
+        A camera does not wait: after the first snapshots, measure the masks at most once a second,
+        and never look for masks that are shuffled.
+    """
+
+    every: int = 20
+    correct: bool = True
+    warn_shift_px: float = 0.1
+    live: bool = False
+
+
+NO_GUARD = Guard(every=0)
+"""Solve with the masks as they are, whatever the snapshots show."""
+
+
+class Decision(NamedTuple):
+    """An earlier decision on a snapshot: the masks that it was solved with, and its outcome."""
+
+    correction: MaskCorrection
+    withheld: bool
+
+
+class Solved(NamedTuple):
+    """Result of a guarded solve.
+
+    ``video`` (B, H, W): the snapshot itself in each frame where ``report.is_withheld``; ``defects``
+    that are known after this snapshot.
+    """
+
+    video: Video
+    report: SolveReport
+    defects: tuple[Defect, ...]
+
+
+class GuardedSolver:
+    """Solve the snapshots of one calibration. Used from one thread.
+
+    Parameters
+    ----------
+    engine
+        The engine, of the calibration as measured. Its masks are corrected here alone.
+    guard
+        What is checked and corrected.
+    failed
+        Called with an exception of a check; the snapshot is then solved without it. By default the
+        exception is raised.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        guard: Guard = Guard(),
+        *,
+        failed: Callable[[Exception, Snapshot], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self._guard = guard
+        self._failed = failed
+        self._monitor = self._new_monitor()
+        self._inspected: list[Defect] = []
+        self._inspect_at_s = 0.0
+        self.health: CalibrationHealth | None = None
+        """State of the calibration by the last snapshot that was assessed."""
+        self.defects: tuple[Defect, ...] = ()
+        """All defects that are known."""
+
+    def _new_monitor(self) -> CalibrationMonitor | None:
+        if not self._guard.every:
+            return None
+        return CalibrationMonitor(
+            self.engine.calibration,
+            self.engine.device,
+            every=self._guard.every,
+            correct=self._guard.correct,
+            shuffled=not self._guard.live,
+            paced=self._guard.live,
+        )
+
+    @property
+    def correction(self) -> MaskCorrection:
+        """Correction of the masks that the snapshots show."""
+        return NO_CORRECTION if self._monitor is None else self._monitor.correction
+
+    @property
+    def withholds(self) -> bool:
+        """Whether the masks fit the snapshots so little that a video would be made up."""
+        return any(defect.fatal for defect in self.defects)
+
+    def forget(self) -> None:
+        """Measure the masks from the beginning: they were moved on purpose."""
+        self._monitor = self._new_monitor()
+        self.engine.correct_masks(NO_CORRECTION)
+
+    def measure(self, snapshot: Snapshot) -> None:
+        """Inspect a snapshot, and correct the masks by it: before it is solved."""
+        if self._monitor is None:
+            return
+        try:
+            self._measure(snapshot, self._monitor)
+        except Exception as error:
+            if self._failed is None:
+                raise
+            self._failed(error, snapshot)
+
+    def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
+        due = monitor.is_due(snapshot) and time.monotonic() >= self._inspect_at_s
+        began_s = time.monotonic()
+        if due:
+            stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
+            self.engine.left_out = stuck if stuck.any() else None
+        before = monitor.correction
+        health = monitor.measure(snapshot, self.engine.left_out)
+        if monitor.correction != before:
+            self.engine.correct_masks(monitor.correction)
+        if health is None:
+            return
+        if due:
+            self._inspect(snapshot, monitor, health)
+            ended_s = time.monotonic()
+            self._inspect_at_s = ended_s + _PAUSES * (ended_s - began_s)
+        self._assess(health)
+
+    def _inspect(
+        self, snapshot: Snapshot, monitor: CalibrationMonitor, health: CalibrationHealth
+    ) -> None:
+        """Find the defects of a snapshot behind the masks as corrected."""
+        calibration = self.engine.calibration
+        others = set(_OF_MONITOR) if monitor.measures else set()
+        if not health.corrected and (health.shift_px or 0.0) > _MOVED_PX:
+            others |= OF_RIGHT_MASKS
+        if calibration.saturation_dn is not None:
+            others.add("saturation")  # such pixels are known, and left out
+        defects = inspect(snapshot.counts, calibration, monitor.correction, self.engine.left_out)
+        self._inspected = [defect for defect in defects if defect.name not in others]
+
+    def _assess(self, health: CalibrationHealth) -> None:
+        left_out = self.engine.left_out
+        self.health = replace(
+            health,
+            stuck_pixels=0 if left_out is None else int(left_out.sum()),
+            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in self._inspected),
+        )
+        measured = diagnose(self.health, self._guard.warn_shift_px)
+        names = {defect.name for defect in self._inspected}
+        others = (defect for defect in measured if defect.name not in names)
+        self.defects = (*self._inspected, *others)
+
+    def begin(
+        self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
+    ) -> AsyncSolve:
+        """Measure the masks with a snapshot and start its solve; parameters as of `Engine.begin`.
+
+        Call `finish` with the result.
+        """
+        self.measure(snapshot)
+        return self.engine.begin(snapshot, iterations, watch=watch)
+
+    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solved:
+        """Wait for a solve, check its video, and deliver or withhold it."""
+        video, report = pending.finish()
+        health = None
+        if self._monitor is not None:
+            try:
+                health = self._check(snapshot, video, self._monitor)
+            except Exception as error:
+                if self._failed is None:
+                    raise
+                self._failed(error, snapshot)
+        return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
+
+    def _check(
+        self, snapshot: Snapshot, video: Video, monitor: CalibrationMonitor
+    ) -> CalibrationHealth | None:
+        health = monitor.check(snapshot, video)
+        if health is None:
+            return None
+        self._assess(health)
+        return self.health
+
+    def solve(
+        self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
+    ) -> Solved:
+        """Measure, correct, solve, check, and deliver or withhold: `begin` and `finish`."""
+        return self.finish(snapshot, self.begin(snapshot, iterations, watch=watch))
+
+    def solve_as_decided(
+        self, snapshot: Snapshot, decision: Decision, iterations: int | None = None
+    ) -> Solved:
+        """Solve a snapshot with the masks that an earlier solve had, and its outcome."""
+        self.engine.correct_masks(decision.correction)
+        video, report = self.engine.reconstruct(snapshot, iterations)
+        return self._delivered(snapshot, video, report, decision.withheld)
+
+    def _delivered(
+        self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
+    ) -> Solved:
+        if withheld:
+            video, report = withhold(video, report, snapshot, self.engine.calibration)
+        return Solved(video, report, self.defects)
