@@ -116,9 +116,7 @@ class MaskCorrection:
         """
         words = []
         if not self.displacement.is_none:
-            words.append(
-                "all masks shifted by ({:+.2f}, {:+.2f}) px".format(*self.displacement.shift_px)
-            )
+            words.append(self.displacement.words)
         if self.masks:
             gains, furthest = (
                 [1 + mask.gain for mask in self.masks],
