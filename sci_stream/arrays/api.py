@@ -29,6 +29,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.recon.backend.torch_state import plain_torch_state
 from sci_stream.reports import SolveReport
 
 
@@ -234,10 +235,11 @@ def reconstruct(
     options = ArrayOptions(
         iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
-    solver = ArraySolver(masks, options)
-    series = solver.take(y)
-    solver.begin(series, range(len(series)), truth)
-    videos, reports = zip(*solver.videos(progress), strict=True)
+    with plain_torch_state():
+        solver = ArraySolver(masks, options)
+        series = solver.take(y)
+        solver.begin(series, range(len(series)), truth)
+        videos, reports = zip(*solver.videos(progress), strict=True)
     _warn(solver.defects)
     video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
     return _result(solver, _like(video, y), reports, series)
@@ -298,7 +300,8 @@ def reconstruct_stream(
     options = ArrayOptions(
         iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
-    solver = ArraySolver(masks, options)
+    with plain_torch_state():
+        solver = ArraySolver(masks, options)
     return _stream(solver, snapshots)
 
 
@@ -310,10 +313,11 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
             raise InputError(
                 f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape
             )
-        series = solver.take(counts)
-        if seq == 0:
-            solver.start(series, None)
-        video, report = solver.solve(seq, series[0])
+        with plain_torch_state():
+            series = solver.take(counts)
+            if seq == 0:
+                solver.start(series, None)
+            video, report = solver.solve(seq, series[0])
         _warn(defect for defect in solver.defects if defect.name not in known)
         known.update(defect.name for defect in solver.defects)
         yield _result(solver, _like(video, snapshot), (report,), series)

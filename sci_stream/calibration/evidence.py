@@ -11,6 +11,7 @@ another orientation at most 0.15 (lab/research/foreign-data.md).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from sci_stream.model import Array, BayerPhase
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.optics.white import fit_white
+from sci_stream.optics.white import brightness_percentile, fit_white
 
 Places = npt.NDArray[np.intp]
 
@@ -61,6 +62,11 @@ _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
 # Of masks in another order: right ones explain y best but for chance. And of frames that belong to
 # y, with its noise.
 _BETTER, _MAX_MISFIT = 0.97, 0.1
+# Brightness, 99.5th percentile, 1 for white, above which no scene is; and below which 8 bits of a
+# deeper sensor are suspected.
+_BRIGHTEST, _DIM = 1.5, 0.1
+# Brightness of a usual scene, by which the nearest power of two is named.
+_USUAL = 0.8
 # Pixels along each side by which shares are measured: enough, and quick.
 _SHARES_PX = 384
 _SATURATED = 0.005
@@ -68,7 +74,13 @@ _SATURATED = 0.005
 # error over theirs was at most 7.3 upwards (16 behind four masks) and 2.7 downwards, near 0, in 556
 # right snapshots, and above 9 in one of 391 more.
 _AROUND, _STANDS_OUT = 3, (0.4, 1.3)
-_STUCK, _MANY_MASKS, _DEAD, _DARK = 11.0, 8, -3.5, 0.05
+_STUCK, _MANY_OPEN, _DEAD, _DARK = 11.0, 4, -3.5, 0.05
+# A stuck pixel is brighter or darker than its surroundings by this factor, but for so many pixels
+# that may be stuck, too. Without it, edges over black behind masks that are 12 % open and one-hot
+# looked stuck.
+_BEYOND, _OTHERS = 1.2, 2
+# Behind sparser masks, few pixels around one show the same frame: it must outshine the whole scene.
+_SPARSE = 0.2
 _RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
@@ -134,6 +146,8 @@ def inspect(
         stuck = stuck_pixels(y, calibration.phi, calibration.bayer) & np.isfinite(y)
     y[stuck] = np.nan
     defects = examine(y, calibration.phi, calibration.bayer)
+    if (scale := _scale_defect(counts, y, calibration)) is not None:
+        defects.insert(0, scale)
     if stuck.any():
         text = (
             f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the "
@@ -141,6 +155,29 @@ def inspect(
         )
         defects.insert(0, Defect("stuck_pixels", text, corrected=True))
     return defects
+
+
+def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | None:
+    """Return whether counts, (H, W), are on another scale than the calibration's."""
+    valid = np.isfinite(y)
+    if not valid.any() or not calibration.phi.any():
+        return None
+    level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], calibration.phi * valid)
+    bits = calibration.bit_depth
+    if level > _BRIGHTEST:
+        factor = 2.0 ** round(math.log2(level / _USUAL))
+        if bits is not None and not np.mod(counts, justified := 2.0 ** (16 - bits)).any():
+            factor = justified
+    elif bits is not None and bits > 8 and counts.max() < 256 and level < _DIM:
+        factor = 2.0 ** (8 - bits)
+    else:
+        return None
+    text = (
+        f"the scene is {level:.3g} times as bright as white was in the calibration: its counts "
+        f"have another bit depth, exposure, gain or binning: pass y * {1 / factor:.6g}, or calibrate "
+        "with the same settings"
+    )
+    return Defect("scale", text)
 
 
 def stuck_in(
@@ -360,11 +397,17 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     places = places[strength.flat[places] > 1]
     rows, columns = np.unravel_index(places, y.shape)
     if len(places):
+        here = level[rows, columns]
         value, (expected, error) = y[rows, columns], _expected(y, phi, rows, columns)
         excess = (value - expected) / error
-        bright = level[rows, columns] > _BRIGHT * top
-        singles[rows, columns] = bright & (excess > _STUCK * max(1, _MANY_MASKS / len(phi)))
-        singles[rows, columns] |= (value < _DARK * expected) & (excess < _DEAD)
+        low, high = _range_around(level, rows, columns)
+        if phi.mean() < _SPARSE:
+            high = np.maximum(high, np.quantile(level, 0.999))
+        bright = (here > _BRIGHT * top) & (here > _BEYOND * high)
+        dark = (value < _DARK * expected) & (here * _BEYOND < low)
+        few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
+        singles[rows, columns] = bright & (excess > _STUCK * few)
+        singles[rows, columns] |= dark & (excess < _DEAD)
     # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
     stuck = singles
     for axis in (0, 1):
@@ -375,6 +418,22 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
+
+
+def _range_around(level: F64, rows: Places, columns: Places) -> tuple[F64, F64]:
+    """Return the lowest and the highest brightness around pixels, but for `_OTHERS` of each.
+
+    An edge of the scene is as bright as its surroundings on one side, a stuck pixel on none.
+    """
+    reach = np.arange(-_AROUND, _AROUND + 1)
+    down, right = (grid.ravel() for grid in np.meshgrid(reach, reach, indexing="ij"))
+    near = (down != 0) | (right != 0)
+    padded = np.pad(level, _AROUND, mode="reflect")
+    around = padded[
+        rows[:, np.newaxis] + _AROUND + down[near], columns[:, np.newaxis] + _AROUND + right[near]
+    ]
+    around.sort(axis=1)
+    return around[:, _OTHERS], around[:, -1 - _OTHERS]
 
 
 def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64]:

@@ -349,8 +349,13 @@ class CalibrationMonitor:
         learnt = bool(self.errors.snapshots and at.masks)
         holds = not learnt or self._fitter.gain(y, valid, at) >= -_STEP_LOSS
         information = self._learn(y, valid, self._displacement, displacement)
-        if not holds or (self._own.masks and not learnt and not self._halves_agree(y, valid)):
+        if not holds:
             self._forget()
+            return
+        if self._own.masks and not learnt and not self._halves_agree(y, valid):
+            # Such as masks that are turned: a displacement of all is closer than none.
+            self._correct_masks(MaskCorrection(displacement).rounded())
+            self.errors.forget()
             return
         self.errors.add(information, continues=_continues(snapshot, self._last_added))
         self._last_added = snapshot.id

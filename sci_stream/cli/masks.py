@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -31,7 +31,7 @@ def masks_make(
     width: Annotated[
         int, typer.Option(min=1, max=8192, help="Width of the modulator, mirrors.")
     ] = 1920,
-    kind: Annotated[str, typer.Option(help="random, balanced or shifting.")] = "random",
+    kind: Annotated[str, typer.Option(help="random, balanced, shifting or one-hot.")] = "random",
     open_share: Annotated[
         float, typer.Option("--open", min=0.01, max=0.99, help="Share of open elements.")
     ] = 0.5,
@@ -49,8 +49,9 @@ def masks_make(
     from sci_stream.files.mask_files import write_masks
     from sci_stream.modulation.patterns import Kind, make_masks
 
-    if kind not in {"random", "balanced", "shifting"}:
-        raise ConfigError("Unknown --kind", expected="random, balanced or shifting", got=repr(kind))
+    if kind not in get_args(Kind):
+        kinds = ", ".join(get_args(Kind))
+        raise ConfigError("Unknown --kind", expected=f"one of {kinds}", got=repr(kind))
     made = make_masks(
         cast(Kind, kind), masks, (height, width), open_share=open_share, block=block, seed=seed
     )
@@ -63,9 +64,9 @@ def masks_make(
         f"never; elements of {block} mirrors = {feature_px:.3g} pixels of the sensor; "
         f"[modulator] patterns = {json.dumps(str(output))}"
     )
-    if kind == "balanced":
+    if kind in {"balanced", "one-hot"}:
         echo(
-            "balanced masks add up evenly: the rig cannot see whether they fit or have moved, and "
+            f"{kind} masks add up evenly: the rig cannot see whether they fit or have moved, and "
             "corrects no shift"
         )
     if feature_px < 1:

@@ -19,6 +19,7 @@ from sci_stream.optics.displacement import (
     DISPLACEMENT_LENGTH,
     DISPLACEMENT_PATTERN,
     NO_DISPLACEMENT,
+    RIGID,
     Displacement,
 )
 
@@ -50,6 +51,10 @@ class MaskError(NamedTuple):
         return MaskError(
             *(_in_units(value, unit) * unit for value, unit in zip(self, _UNITS, strict=True))
         )
+
+
+# Two decimals show nothing of less.
+_IN_WORDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -115,23 +120,30 @@ class MaskCorrection:
         'masks shifted by up to 0.50 px each, gains 0.90 to 2.00, mask 0 as 2 frames'
         """
         words = []
-        if not self.displacement.is_none:
+        shift_px = math.hypot(*self.displacement.shift_px)
+        if shift_px >= _IN_WORDS or self.displacement.linear != RIGID:
             words.append(self.displacement.words)
+        elif not self.displacement.is_none:
+            words.append("all masks blurred")
         if self.masks:
-            gains, furthest = (
-                [1 + mask.gain for mask in self.masks],
-                max(math.hypot(*mask[:2]) for mask in self.masks),
-            )
-            words += [
-                f"masks shifted by up to {furthest:.2f} px each",
-                f"gains {min(gains):.2f} to {max(gains):.2f}",
-            ]
-            words += [
-                f"mask {b} as {n} frames" for b, n in enumerate(self.turns(len(gains))) if n > 1
-            ]
+            words += self._words_of_masks()
         if self.black:
             words.append(f"black level {self.black:+.4f} of white")
         return ", ".join(words)
+
+    def _words_of_masks(self) -> list[str]:
+        words = []
+        furthest = max(math.hypot(mask.x_px, mask.y_px) for mask in self.masks)
+        if furthest >= _IN_WORDS:
+            words.append(f"masks shifted by up to {furthest:.2f} px each")
+        blurs = [mask.blur_px2 for mask in self.masks]
+        if max(map(abs, blurs)) >= _IN_WORDS:
+            words.append(f"blurs {min(blurs):.2f} to {max(blurs):.2f} px²")
+        gains = [1 + mask.gain for mask in self.masks]
+        if max(abs(mask.gain) for mask in self.masks) >= _IN_WORDS:
+            words.append(f"gains {min(gains):.2f} to {max(gains):.2f}")
+        turns = enumerate(self.turns(len(gains)))
+        return words + [f"mask {b} as {n} frames" for b, n in turns if n > 1]
 
     @cached_property
     def to_text(self) -> str:

@@ -74,7 +74,7 @@ class Decision(NamedTuple):
     withheld: bool
 
 
-class Solved(NamedTuple):
+class Solution(NamedTuple):
     """Result of a guarded solve.
 
     ``video`` (B, H, W): the snapshot itself in each frame where ``report.is_withheld``; ``defects``
@@ -94,7 +94,7 @@ class GuardedSolver:
     engine
         The engine, of the calibration as measured. Its masks are corrected here alone.
     guard
-        What is checked and corrected.
+        Settings of the checks.
     failed
         Called with an exception of a check; the snapshot is then solved without it. By default the
         exception is raised.
@@ -209,7 +209,7 @@ class GuardedSolver:
         self.measure(snapshot)
         return self.engine.begin(snapshot, iterations, watch=watch)
 
-    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solved:
+    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solution:
         """Wait for a solve, check its video, and deliver or withhold it."""
         video, report = pending.finish()
         health = None
@@ -233,13 +233,13 @@ class GuardedSolver:
 
     def solve(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
-    ) -> Solved:
+    ) -> Solution:
         """Measure, correct, solve, check, and deliver or withhold: `begin` and `finish`."""
         return self.finish(snapshot, self.begin(snapshot, iterations, watch=watch))
 
     def solve_as_decided(
         self, snapshot: Snapshot, decision: Decision, iterations: int | None = None
-    ) -> Solved:
+    ) -> Solution:
         """Solve a snapshot with the masks that an earlier solve had, and its outcome."""
         self.engine.correct_masks(decision.correction)
         video, report = self.engine.reconstruct(snapshot, iterations)
@@ -247,7 +247,7 @@ class GuardedSolver:
 
     def _delivered(
         self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
-    ) -> Solved:
+    ) -> Solution:
         if withheld:
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Solved(video, report, self.defects)
+        return Solution(video, report, self.defects)

@@ -26,6 +26,11 @@ def test_open_share_is_the_one_asked_for(kind: str, share: float) -> None:
     assert not np.array_equal(masks, make_masks(kind, 8, (90, 120), open_share=share, seed=5))
 
 
+def test_one_hot_masks_open_each_element_once() -> None:
+    masks = make_masks("one-hot", 8, (64, 64), open_share=0.5)
+    assert ((masks > 0).sum(0) == 1).all()
+
+
 def test_balanced_masks_leave_no_pixel_blind() -> None:
     masks = make_masks("balanced", 8, (64, 64), open_share=0.25)
     assert set(np.unique((masks > 0).sum(0))) == {2}

@@ -4,11 +4,13 @@ use.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -505,3 +507,46 @@ def test_result_is_shown_in_a_notebook_with_its_faults(y, masks, monkeypatch) ->
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ConfigError, match='pip install "ipykernel"'):
         result.show()
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: _default_dtype(torch.float16),
+        lambda: _default_dtype(torch.float64),
+        lambda: torch.device("meta"),
+        torch.inference_mode,
+    ],
+)
+def test_solve_does_not_depend_on_the_torch_state_of_its_caller(y, masks, state) -> None:
+    plain = solve(y, masks, denoiser="ffdnet-lite", iterations=2).video
+    with state():
+        np.testing.assert_array_equal(
+            solve(y, masks, denoiser="ffdnet-lite", iterations=2).video, plain
+        )
+        (streamed,) = sci_stream.reconstruct_stream(
+            [y], masks, denoiser="ffdnet-lite", iterations=2, device="cpu"
+        )
+    np.testing.assert_array_equal(streamed.video, plain)
+
+
+@pytest.mark.parametrize("factor", [16, 4, 1 / 16])
+def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
+    y, masks = filmed
+    calibration = Calibration(masks, full_scale_dn=400.0, bit_depth=12)
+    counts = np.round(400 * y[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(counts, calibration)
+    with pytest.warns(sci_stream.DataWarning, match=f"pass y \\* {1 / factor:.6g}"):
+        solve(np.round(counts * factor), calibration)

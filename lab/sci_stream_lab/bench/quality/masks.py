@@ -9,6 +9,7 @@ from statistics import fmean
 
 from sci_stream.config import Rig, validate_options
 from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.modulation.patterns import ONE_HOT_HINT
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.recon.backend.device import pick_device
@@ -36,6 +37,9 @@ class MasksResult(BenchResult):
 
     choices: tuple[MaskChoice, ...] = ()
 
+
+# Share of clipped pixels from which masks with more head room are worth a try. Chosen.
+_CLIPS = 0.01
 
 _COLUMNS = (
     ResultColumn("n_frames", "B"),
@@ -115,4 +119,5 @@ def bench(
             "snapshots": snapshots,
         },
         choices=best_first,
+        notes=(ONE_HOT_HINT,) if best_first[0].clipped > _CLIPS else (),
     )

@@ -1,0 +1,91 @@
+"""Pixels that the masks hardly open: their errors are not amplified, before and after corrections."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import sci_stream
+from sci_stream.optics.calibration import Calibration
+
+B, SIZE = 8, 96
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def film() -> np.ndarray:
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    texture = 0.5 + 0.2 * np.sin(rows / 3) * np.cos(columns / 4)
+    frames = [np.hypot(rows - 45, columns - 35 - 1.5 * b) < 20 for b in range(B)]
+    return np.where(frames, texture, 0.3 + rows / 300).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def masks() -> np.ndarray:
+    return (np.random.default_rng(1).random((B, SIZE, SIZE)) < 0.5).astype(np.float32)
+
+
+def psnr_db(y: np.ndarray, masks: np.ndarray, film: np.ndarray, *, check: bool) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sci_stream.DataWarning)
+        result = sci_stream.reconstruct(
+            y.astype(np.float32),
+            masks,
+            truth=film,
+            white=1.0,
+            denoiser="tv",
+            iterations=8,
+            device="cpu",
+            check_masks=check,
+        )
+    assert result.psnr_db is not None
+    return result.psnr_db
+
+
+@pytest.mark.parametrize("share", [0.002, 0.02])
+@pytest.mark.parametrize("leak", [0.0, 1e-6, 1e-4, 1e-3, 1e-2])
+def test_leak_of_closed_pixels_costs_nothing(
+    leak: float, share: float, masks: np.ndarray, film: np.ndarray
+) -> None:
+    closed = np.random.default_rng(2).random((SIZE, SIZE)) < share
+    given = np.where(closed, 0, masks)
+    true = np.where(closed, leak, given)
+    without = psnr_db((given * film).sum(0), given, film, check=False)
+    y = (true * film).sum(0)
+    assert psnr_db(y, given, film, check=True) > without - 0.05
+    assert psnr_db(y, true, film, check=True) > without - 0.05
+
+
+@pytest.mark.parametrize("error", ["shift", "blur", "gains"])
+def test_leak_after_a_correction_costs_nothing(
+    error: str, masks: np.ndarray, film: np.ndarray
+) -> None:
+    """A corrected blur or shift lets closed pixels leak by the light of their neighbours."""
+    closed = np.random.default_rng(2).random((SIZE, SIZE)) < 0.02
+    given = np.where(closed, 0, masks)
+    gains = np.linspace(0.9, 1.1, B)[:, None, None]
+    neighbours = (np.roll(given, 1, 1) + np.roll(given, -1, 1)) / 2
+    true = {
+        "shift": 0.7 * given + 0.3 * np.roll(given, 1, 2),
+        "blur": 0.9 * given + 0.1 * neighbours,
+        "gains": gains * given,
+    }[error]
+    y = (true * film).sum(0)
+    known = psnr_db(y, true, film, check=False)
+    corrected = psnr_db(y, given, film, check=True)
+    assert corrected > psnr_db(y, given, film, check=False) - 0.05
+    assert corrected > known - 4
+
+
+def test_corners_of_a_dark_field_are_measured_as_far_as_they_are_lit(
+    masks: np.ndarray, film: np.ndarray
+) -> None:
+    rows, columns = np.mgrid[:SIZE, :SIZE] / (SIZE - 1) - 0.5
+    field = np.clip(1.2 - 2.2 * np.hypot(rows, columns), 0, 1)
+    phi = (masks * field).astype(np.float32)
+    calibration = Calibration(phi=phi)
+    assert calibration.blind[0, 0]
+    assert calibration.blind.mean() < 0.3
+    assert psnr_db((phi * film).sum(0), phi, film, check=True) > 18
