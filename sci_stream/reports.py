@@ -284,7 +284,7 @@ class SolveReport:
     ] = ""
     masks_at: Annotated[
         str,
-        text(1870),
+        text(1890),
         text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
         Reported(live=False),
     ] = ""

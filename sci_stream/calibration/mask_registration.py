@@ -225,7 +225,7 @@ class MaskFitter:
                 f"masks of {calibration.shape} pixels are too small to fit displacements to"
             )
         self._calibration = calibration
-        self._device = device
+        self.device = device
         self._size = _block_px(calibration)
         self._planes = 1 if calibration.bayer is None else 4
         top, left = _places(calibration.shape, self._size, _BLOCKS // self._planes)
@@ -487,10 +487,10 @@ class MaskFitter:
     def _take(self, y: F32, valid: Flags) -> _Pixels:
         """Return the pixels of the blocks, less the black level."""
         known = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(
-            self._device, torch.float32
+            self.device, torch.float32
         )
         blocks = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(
-            self._device
+            self.device
         )
         return _Pixels(self._flat(blocks * known), self._flat(known))
 

@@ -181,8 +181,8 @@ def white_of_phases(phases: Sequence[FrameMean], bayer: BayerPhase | None) -> Fr
     """
     highest = np.max([phase.mean for phase in phases], 0)
     white = np.empty_like(highest)
-    for cell in _cells(bayer):
-        white[cell] = _surroundings(_open_level(highest[cell]))
+    for cell in cells(bayer):
+        white[cell] = surroundings(_open_level(highest[cell]))
     return FrameMean.of(white, np.any([phase.saturated for phase in phases], 0))
 
 
@@ -297,7 +297,7 @@ def measure(
     return calibration, measured
 
 
-def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
+def cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
     """Return the pixels of each plane of a mosaic, or all, as slices."""
     return (
         [(slice(None), slice(None))] if bayer is None else [site for _, site in colour_sites(bayer)]
@@ -307,13 +307,13 @@ def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
 def _reference(light: F64, conditions: MeasurementConditions) -> tuple[F64, float]:
     """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
     peaks = [
-        float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE))
-        for cell in _cells(conditions.bayer)
+        float(np.percentile(surroundings(light[cell]), _PEAK_PERCENTILE))
+        for cell in cells(conditions.bayer)
     ]
     if conditions.field is Field.UNEVEN:
         return np.maximum(light, _LEAST_LIGHT_DN), max(peaks)
     reference = np.empty_like(light)
-    for cell, peak in zip(_cells(conditions.bayer), peaks, strict=True):
+    for cell, peak in zip(cells(conditions.bayer), peaks, strict=True):
         reference[cell] = peak
     return reference, max(peaks)
 
@@ -343,15 +343,15 @@ def _flag_defects(dark: FrameMean, light: F64, conditions: MeasurementConditions
     if dark.n >= _COUNT_FOR_NOISE and not conditions.moving:
         noise = np.sqrt(dark.variance)
         flags[noise > _NOISY_TIMES * max(float(np.median(noise)), 0.5)] |= np.uint8(PixelFlag.NOISY)
-    for cell in _cells(conditions.bayer):
+    for cell in cells(conditions.bayer):
         plane = light[cell]
         flags[cell] |= np.where(
-            plane < _DEAD_SHARE * _surroundings(plane), PixelFlag.DEAD, 0
+            plane < _DEAD_SHARE * surroundings(plane), PixelFlag.DEAD, 0
         ).astype(np.uint8)
     return flags
 
 
-def _surroundings(image: F64) -> F64:
+def surroundings(image: F64) -> F64:
     """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along
     the axes.
     """

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
+from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import (
     SHUFFLED,
     UNKNOWN,
@@ -24,8 +25,9 @@ from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
+from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
 from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection
+from sci_stream.optics.mask_warp import warped_masks
 from sci_stream.parameters import Value
 from sci_stream.reports import CalibrationHealth
 
@@ -151,9 +153,18 @@ class CalibrationMonitor:
             MaskErrorEstimator(np.where(good, calibration.phi, np.float32(0))) if learns else None
         )
         """Errors of single masks; None if they are not estimated."""
-        self.correction = NO_CORRECTION
-        """Proposed correction of the masks; changed by `check` alone, and only if `correct` is
-        set."""
+        self._own = NO_CORRECTION
+        self._geometry = MaskGeometry(self._light, calibration.bayer) if correct else None
+
+    @property
+    def correction(self) -> MaskCorrection:
+        """Proposed correction of the masks; changed by `measure` alone, and only if `correct` is
+        set.
+        """
+        if self._geometry is None or self._geometry.linear == RIGID:
+            return self._own
+        displacement = replace(self._own.displacement, linear=self._geometry.linear)
+        return replace(self._own, displacement=displacement).rounded()
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Process a snapshot of this calibration and its reconstruction, (B, H, W).
@@ -225,6 +236,8 @@ class CalibrationMonitor:
             valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
+        if self._geometry is not None and self._geometry.update(y, valid):
+            self._turn(self._geometry.linear)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
         if self._fitter is not None and fit is not None and trusted:
@@ -260,6 +273,14 @@ class CalibrationMonitor:
             error_log_odds=None if errors is None else errors.log_odds,
         )
 
+    def _turn(self, linear: Linear) -> None:
+        """Take the masks after this rotation, magnification and shear from now on."""
+        assert self._fitter is not None
+        phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
+        turned = replace(self._calibration, phi=phi.numpy())
+        self._fitter = MaskFitter(turned, self._fitter.device)
+        self._forget()
+
     def _fit(self, y: F32, valid: Flags) -> MaskFit:
         assert self._fitter is not None
         known = self._displacement
@@ -282,7 +303,7 @@ class CalibrationMonitor:
         for _ in range(_ROUNDS):
             misfit = self._learn(y, valid, at_rest.displacement, NO_DISPLACEMENT).misfit
             at_rest = self._fitter.fit(y, valid, at_rest.displacement)
-            if not self.correction.masks:
+            if not self._own.masks:
                 break
         if misfit < displaced - _SIMPLER:
             return at_rest
@@ -316,22 +337,22 @@ class CalibrationMonitor:
         """Update the correction by a snapshot whose fit was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
-        displacement, least = self.correction.displacement, _LEAST_GAIN
+        displacement, least = self._own.displacement, _LEAST_GAIN
         if fit.gain < (least if displacement.is_none else least * _STOP_CORRECTING):
             displacement = NO_DISPLACEMENT
         elif displacement.is_none or _distance_px(self._displacement, displacement) >= _RENEW_PX:
             displacement = self._displacement
         if self.errors is None:
-            self.correction = MaskCorrection(displacement).rounded()
+            self._own = MaskCorrection(displacement).rounded()
             return
-        at = replace(self.correction, displacement=self._displacement)
+        at = replace(self._own, displacement=self._displacement)
         learnt = bool(self.errors.snapshots and at.masks)
         holds = not learnt or self._fitter.gain(y, valid, at) >= -_STEP_LOSS
         information = self._learn(y, valid, self._displacement, displacement)
         if not holds:
             self._forget()
             return
-        if self.correction.masks and not learnt and not self._halves_agree(y, valid):
+        if self._own.masks and not learnt and not self._halves_agree(y, valid):
             # Such as masks that are turned: a displacement of all is closer than none.
             self._correct_masks(MaskCorrection(displacement).rounded())
             self.errors.forget()
@@ -349,7 +370,7 @@ class CalibrationMonitor:
         assert self._fitter is not None
         assert self.errors is not None
         assert self._displacement is not None
-        at = replace(self.correction, displacement=self._displacement)
+        at = replace(self._own, displacement=self._displacement)
         for halves in self._fitter.halves():
             for one, other in (halves, halves[::-1]):
                 errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
@@ -374,10 +395,10 @@ class CalibrationMonitor:
         assert self._fitter is not None
         assert self.errors is not None
         information = self._information(y, valid, at)
-        first = not self.correction.masks
-        self.correction = replace(self.correction, displacement=used).rounded()
+        first = not self._own.masks
+        self._own = replace(self._own, displacement=used).rounded()
         for _ in range(_MAX_STEPS if first else 1):
-            before = self.correction
+            before = self._own
             theta, target = self.errors.theta_of(before), self.errors.with_snapshot(information)
             if self.errors.distance(theta, target) < _SETTLED:
                 break
@@ -398,12 +419,12 @@ class CalibrationMonitor:
         at this displacement.
         """
         assert self._fitter is not None
-        return self._fitter.information(y, valid, replace(self.correction, displacement=at))
+        return self._fitter.information(y, valid, replace(self._own, displacement=at))
 
     def _correct_masks(self, correction: MaskCorrection) -> None:
         """Take the masks with this correction from now on."""
         assert self._fitter is not None
-        self.correction = correction
+        self._own = correction
         self._fitter.correct(correction)
 
     def _order_found(self) -> tuple[str, int]:

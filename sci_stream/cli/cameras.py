@@ -175,6 +175,8 @@ def _print_found(drivers: Sequence[FoundDriver]) -> None:
         label = f"{producer.name or Path(producer.path).name} {producer.version}".strip()
         if producer.problem:
             table.add_row(escape(label), f"[red]{escape(producer.problem)}[/]")
+        elif not producer.interfaces:
+            table.add_row(escape(label), "no camera")
         for interface in producer.interfaces:
             for camera in interface.cameras:
                 known = (

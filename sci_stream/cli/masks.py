@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from sci_stream.cli.common import Force, RigPath, app, echo, start_logging
+from sci_stream.cli.common import Force, RigPath, app, echo, new_console, start_logging
 from sci_stream.cli.plugin_commands import MaskCommands
 from sci_stream.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sci_stream.web.calibration_page import LiveFrame
 
 masks_app = typer.Typer(cls=MaskCommands, help="Masks by design.", no_args_is_help=True)
 app.add_typer(masks_app, name="masks")
@@ -77,8 +80,8 @@ def masks_hold(
         str, typer.Argument(help="white, dark, the number of a mask, or cycle: all, with pulses.")
     ] = "white",
 ) -> None:
-    """Hold a pattern or run the masks, with white level, focus and contrast on a page, until
-    Ctrl-C: to align.
+    """Hold a pattern or run the masks, with white level, focus and contrast here and on a page,
+    until Ctrl-C: to align.
     """
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.modulators import make_coded_camera
@@ -103,10 +106,17 @@ def masks_hold(
     loaded = load_rig(rig)
     page = CalibrationPage(loaded.preview)
     echo(f"white level, focus and contrast: {page.url}")
+    console = new_console(stderr=True)
     try:
-        hold(make_coded_camera(loaded), held, page.show)
+        with console.status(page.words) as line:
+
+            def show(frame: LiveFrame) -> None:
+                page.show(frame)
+                line.update(page.words)
+
+            hold(make_coded_camera(loaded), held, show)
     except KeyboardInterrupt:
-        echo("stopped: the camera is closed")
+        echo(f"{page.words}; stopped: the camera is closed")
     except ValueError as error:
         raise ConfigError("Unknown pattern", got=error) from None
     finally:

@@ -50,7 +50,7 @@ FAULTS = {
     ),
 }
 """By the name of their count."""
-UNIT = "sum of bits: 1 identical 2 torn 4 rows 8 missed 16 early 32 clock"
+UNIT = "bits: 1 identical 2 torn 4 rows 8 missed 16 early 32 clock"
 
 
 def fault_lines(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

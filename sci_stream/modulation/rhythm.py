@@ -6,7 +6,7 @@ from collections import deque
 from statistics import median
 
 _PERIODS = 16
-# Fewer periods do not show what is usual.
+# Fewer periods show no usual one.
 _PERIODS_NEEDED = 3
 # Exposures begin whole patterns late, within this share of a pattern; jitter is smaller than half
 # of it.

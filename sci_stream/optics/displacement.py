@@ -4,6 +4,7 @@ it to masks.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -17,18 +18,31 @@ TAPS_RADIUS = 2
 # Weights are written in ten-thousandths: finer than the precision of any fit.
 _UNITS = 10_000
 _MAX_BASE_PX, _MAX_UNITS = 9_999, 99_999
+# Rotation, magnification and shear are written in hundred-thousandths: a hundredth of a pixel at
+# the edge of a sensor of 2048 pixels.
+_LINEAR_UNITS, _MAX_LINEAR_UNITS = 100_000, 9_999
+_LINEAR = r"(;-?\d{1,4}(,-?\d{1,4}){3})?"
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
 # Matches the text of `Displacement.to_text`.
-DISPLACEMENT_PATTERN = rf"({_AXIS};{_AXIS})?"
+DISPLACEMENT_PATTERN = rf"({_AXIS};{_AXIS}{_LINEAR})?"
 # Largest length of that text.
-DISPLACEMENT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
+DISPLACEMENT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1 + 4 * 6
+
+Linear = tuple[float, float, float, float]
+"""Growth of a displacement with the place: of x to the right, of x downwards, of y to the right, of
+y downwards, pixels a pixel."""
+RIGID: Linear = (0.0, 0.0, 0.0, 0.0)
+"""The same displacement everywhere."""
 
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
 
 
 @dataclass(frozen=True)
 class Displacement:
-    r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ(r − base − (i, j)).
+    r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ″(r − base − (i, j)).
+
+    φ″(r) = φ(r − L (r − c)), around the centre c of the sensor, are the masks after rotation,
+    magnification and shear.
 
     Parameters
     ----------
@@ -37,11 +51,14 @@ class Displacement:
     x, y
         a and b: 2·`TAPS_RADIUS` + 1 weights each, of sum 1; the middle one belongs to a
         displacement of 0.
+    linear
+        L, row by row.
     """
 
     base_px: tuple[int, int] = (0, 0)
     x: tuple[float, ...] = _SAME
     y: tuple[float, ...] = _SAME
+    linear: Linear = RIGID
 
     @property
     def shift_px(self) -> tuple[float, float]:
@@ -71,7 +88,10 @@ class Displacement:
         if rounded.is_none:
             return ""
         axes = zip(rounded.base_px, (rounded.x, rounded.y), strict=True)
-        return ";".join(",".join(map(str, [base, *_in_units(weights)])) for base, weights in axes)
+        numbers = [[base, *_in_units(weights)] for base, weights in axes]
+        if rounded.linear != RIGID:
+            numbers.append(_linear_in_units(rounded.linear))
+        return ";".join(",".join(map(str, part)) for part in numbers)
 
     @classmethod
     def from_text(cls, text: str) -> Displacement:
@@ -87,10 +107,11 @@ class Displacement:
             )
         if not text:
             return NO_DISPLACEMENT
-        (base_x, *x), (base_y, *y) = (
-            [int(number) for number in axis.split(",")] for axis in text.split(";")
+        (base_x, *x), (base_y, *y), *rest = (
+            [int(number) for number in part.split(",")] for part in text.split(";")
         )
-        return cls((base_x, base_y), _from_units(x), _from_units(y))
+        linear = _from_linear_units(rest[0]) if rest else RIGID
+        return cls((base_x, base_y), _from_units(x), _from_units(y), linear)
 
     def rounded(self) -> Displacement:
         """Return the displacement at the precision of `to_text`, so that a replay from the text is
@@ -98,14 +119,27 @@ class Displacement:
         """
         x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
         base_x, base_y = (max(-_MAX_BASE_PX, min(_MAX_BASE_PX, base)) for base in self.base_px)
-        return Displacement((base_x, base_y), x, y)
+        linear = _from_linear_units(_linear_in_units(self.linear))
+        return Displacement((base_x, base_y), x, y, linear)
+
+    @property
+    def words(self) -> str:
+        """Shift, rotation and magnification as a person reads them."""
+        x_right, x_down, y_right, y_down = self.linear
+        shifted = "shifted by ({:+.2f}, {:+.2f}) px".format(*self.shift_px)
+        if self.linear == RIGID:
+            return f"all masks {shifted}"
+        turned = math.degrees(y_right - x_down) / 2
+        larger = (x_right + y_down) / 2
+        return f"all masks turned by {turned:+.2f}° and magnified by {larger:+.2%}, {shifted}"
 
     def recentred(self) -> Displacement:
         """Return an equal displacement with its base at the whole pixel nearest to its centroid, if
         the weights fit.
         """
         (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
-        return Displacement((self.base_px[0] + move_x, self.base_px[1] + move_y), x, y)
+        base_px = (self.base_px[0] + move_x, self.base_px[1] + move_y)
+        return Displacement(base_px, x, y, self.linear)
 
     def blended(self, other: Displacement, weight: float) -> Displacement:
         """Return the weighted mean with another displacement of the same base; ``weight`` is that
@@ -119,7 +153,7 @@ class Displacement:
             tuple((1 - weight) * mine + weight * its for mine, its in zip(*both, strict=True))
             for both in ((self.x, other.x), (self.y, other.y))
         )
-        return Displacement(self.base_px, x, y)
+        return Displacement(self.base_px, x, y, other.linear)
 
 
 NO_DISPLACEMENT = Displacement()
@@ -133,6 +167,16 @@ def _in_units(weights: tuple[float, ...]) -> list[int]:
     """Return all weights except the middle one, which is their complement, as integers."""
     outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
     return [max(-_MAX_UNITS, min(_MAX_UNITS, round(weight * _UNITS))) for weight in outer]
+
+
+def _linear_in_units(linear: Linear) -> list[int]:
+    bound = _MAX_LINEAR_UNITS
+    return [max(-bound, min(bound, round(value * _LINEAR_UNITS))) for value in linear]
+
+
+def _from_linear_units(units: list[int]) -> Linear:
+    x_right, x_down, y_right, y_down = (value / _LINEAR_UNITS for value in units)
+    return x_right, x_down, y_right, y_down
 
 
 def _from_units(outer: list[int]) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from sci_stream.optics.displacement import (
     DISPLACEMENT_LENGTH,
     DISPLACEMENT_PATTERN,
     NO_DISPLACEMENT,
+    RIGID,
     Displacement,
 )
 
@@ -119,10 +120,9 @@ class MaskCorrection:
         'masks shifted by up to 0.50 px each, gains 0.90 to 2.00, mask 0 as 2 frames'
         """
         words = []
-        if math.hypot(*self.displacement.shift_px) >= _IN_WORDS:
-            words.append(
-                "all masks shifted by ({:+.2f}, {:+.2f}) px".format(*self.displacement.shift_px)
-            )
+        shift_px = math.hypot(*self.displacement.shift_px)
+        if shift_px >= _IN_WORDS or self.displacement.linear != RIGID:
+            words.append(self.displacement.words)
         elif not self.displacement.is_none:
             words.append("all masks blurred")
         if self.masks:

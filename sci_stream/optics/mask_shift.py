@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
-from sci_stream.optics.displacement import TAPS_RADIUS, Displacement
+from sci_stream.optics.displacement import RIGID, TAPS_RADIUS, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
+from sci_stream.optics.mask_warp import source_of, warped_masks
 
 # A pixel with more than this much weight outside the calibrated area has no usable mask.
 _NEGLIGIBLE = 0.1
@@ -24,6 +25,8 @@ def shift_masks(phi: Tensor, displacement: Displacement) -> Tensor:
 
     Beyond the border of the calibrated area, masks are continued with their outermost pixels.
     """
+    if displacement.linear != RIGID:
+        phi = warped_masks(phi, displacement.linear)
     reach_x, reach_y = (abs(base) + TAPS_RADIUS for base in displacement.base_px)
     padded = torch.nn.functional.pad(
         phi.unsqueeze(0), (reach_x, reach_x, reach_y, reach_y), mode="replicate"
@@ -45,7 +48,12 @@ def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> Tensor
             (displacement.y, displacement.x), reversed(displacement.base_px), shape, strict=True
         )
     )
-    return rows.unsqueeze(1) | columns
+    shifted = rows.unsqueeze(1) | columns
+    if displacement.linear == RIGID:
+        return shifted
+    along = zip(source_of(shape, displacement.linear), shape, strict=True)
+    outside = [(place < 0) | (place > length - 1) for place, length in along]
+    return shifted | outside[0] | outside[1]
 
 
 def _beyond(weights: tuple[float, ...], base: int, length: int) -> Tensor:

@@ -18,6 +18,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import LocalDenoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import (
+    Anchor,
     CorrelatedResidual,
     Problem,
     data_step,
@@ -528,6 +529,9 @@ class Engine:
         problem = self._problem(
             measurement, start.error, ending_on_frames(self._priors, iterations)
         )
+        if start.known is not None and problem.noise_ratio is not None:
+            anchor = Anchor.of(start.v, start.known, problem.noise_ratio)
+            problem = problem._replace(anchor=anchor)
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates

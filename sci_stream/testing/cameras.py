@@ -218,7 +218,7 @@ class CameraContract:
     # --- frames
 
     def test_frames_have_the_known_counts(self) -> None:
-        """They are what the device showed, also after a pause; if a suite has `shows`."""
+        """They are those of the device, also after a pause; if a suite has `shows`."""
         with self._made() as camera:
             camera.open()
             frames = self._frames(camera)
@@ -417,7 +417,7 @@ class CameraContract:
     # --- trigger
 
     def test_armed_trigger_is_kept_and_read_back(self) -> None:
-        """`arm` returns what the camera keeps: near what was asked for, and the same as
+        """`arm` returns the values that the camera keeps: near those asked for, and the same as
         `trigger_now`.
         """
         with self._made() as camera:
@@ -562,8 +562,8 @@ class CameraContract:
                     if camera.read(0.1) is None:
                         waits_s.append(time.monotonic() - began_s)
             except CameraLost:
+                fastest_s = min([*waits_s, time.monotonic() - began_s])
                 camera.stop()
-                fastest_s = min(waits_s, default=0.0)
                 assert fastest_s < 0.1 + _GRACE_S, (
                     f"read(0.1) without a frame takes {fastest_s:.2g} s: it must end at its timeout"
                 )

@@ -37,8 +37,8 @@ class ModulatorContract:
         """Return the patterns that the device shows now, in their order, (n, H, W) uint8; one while
         one is held.
 
-        Optional, from a fake of the device or a camera in front of it: the suite then tests what is
-        shown.
+        Optional, from a fake of the device or a camera in front of it: the suite then tests its
+        pictures.
         """
         return None
 

@@ -33,11 +33,12 @@ from sci_stream.file_guard import in_words
 from sci_stream.model import CameraCapabilities, CameraFrame, JsonObject, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.analyses import Analyses
-from sci_stream.nodes.runtime.camera_drivers import load_driver
+from sci_stream.nodes.runtime.camera_drivers import load_driver, make_camera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
 from sci_stream.nodes.runtime.runtime_folder import RunFolder, memory_folder, private_folder
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Camera
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.layout import Compression
@@ -169,18 +170,26 @@ class _Checks:
         )
 
     def _check_camera(self) -> str:
-        camera = make_coded_camera(self._rig)
-        try:
-            self._capabilities, self._camera_masks = camera.open(), camera.calibration()
-        finally:
-            camera.close()
-        found = self._capabilities
+        """Open the camera without the modulator, whose faults are its own."""
+        found = self._opened(make_camera(self._rig))
         return (
             f"{found.model} {found.serial}, {found.height_px}×{found.width_px} {found.pixel_format}"
         )
 
     def _check_modulator(self) -> str:
-        return check_timing(self._rig) if self._capabilities else "not checked: it needs the camera"
+        if self._capabilities is None:
+            return "not checked: it needs the camera"
+        self._capabilities = None  # with the modulator, it has other ones
+        self._opened(make_coded_camera(self._rig))
+        return check_timing(self._rig)
+
+    def _opened(self, camera: Camera) -> CameraCapabilities:
+        """Open a camera, keep its capabilities and masks, close it."""
+        try:
+            self._capabilities, self._camera_masks = camera.open(), camera.calibration()
+        finally:
+            camera.close()
+        return self._capabilities
 
     def _check_calibration(self) -> str:
         section = self._rig.calibration

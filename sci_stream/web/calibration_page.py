@@ -110,6 +110,8 @@ class CalibrationPage:
     def __init__(self, section: PreviewSection) -> None:
         self._frame: Array | None = None
         self._status: Mapping[str, object] = {"step": "opening the camera", "asks": False}
+        self.words = "opening the camera"
+        """Step and figures of the newest frame, for a terminal."""
         self._shown_s = 0.0
         self._best_focus = 0.0
         listener = listen(
@@ -152,6 +154,11 @@ class CalibrationPage:
             "points": figures_at_points(counts, *levels),
             **figures,
         }
+        self.words = (
+            f"{shown.words} · white level {figures['level']:.0%} (aim: 50 to 90 %) · "
+            f"clipped {figures['clipped']:.2%} · focus {figures['focus']:.3f} "
+            f"(best {self._best_focus:.3f}) · mask contrast {figures['contrast']:.2f}"
+        )
 
     def close(self) -> None:
         """Stop serving."""

@@ -14,7 +14,10 @@ import cv2
 import pytest
 
 from sci_stream.cli import app, main
+from sci_stream.cli.cameras import _print_found
 from sci_stream.errors import SciStreamError
+from sci_stream.model import FoundProducer
+from sci_stream.tools.cameras import FoundDriver
 from tests.drivers.harvesters.kit import wheel_producer
 
 pytestmark = pytest.mark.rig
@@ -30,6 +33,13 @@ chunks = ["NrBounces"]
 [camera.options.selector]
 serial = "1"
 """
+
+
+def test_driver_that_found_no_camera_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_found([FoundDriver("aravis", (FoundProducer("aravis", "Aravis", "", "", ()),))])
+    printed = capsys.readouterr().out
+    assert "Aravis" in printed
+    assert "no camera" in printed
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_suite_refuses_a_flaw(test: str, contract: CameraContract, message: str)
 
 
 class RunningCamera(SimulatedCamera):
-    """A simulated camera that does not end, with buffers that fill while nobody reads."""
+    """A simulated camera that does not end, with buffers that fill while no one reads."""
 
     lost = blocking = False
     damaged = 0

@@ -60,7 +60,7 @@ def halved(frame: CameraFrame, _: CameraFrame) -> CameraFrame:
 
 
 def every_second_missed(frame: CameraFrame, _: CameraFrame) -> CameraFrame | None:
-    """Miss a trigger: the camera does not count what it does not expose."""
+    """Miss a trigger: the camera counts exposures, not triggers."""
     assert frame.frame_id is not None
     late = frame.frame_id - ONSET
     return None if late % 2 else replace(frame, frame_id=ONSET + late // 2)

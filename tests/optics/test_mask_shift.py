@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -78,8 +80,17 @@ def test_to_text_is_short_for_any_fit() -> None:
     wild = Displacement(
         (-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0)
     )
+    wild = replace(wild, linear=(-1.0, 1.0, -77.0, 1e9))
     assert len(wild.to_text) <= DISPLACEMENT_LENGTH
     assert Displacement.from_text(wild.to_text) == wild.rounded()
+
+
+def test_to_text_of_turned_masks_round_trips() -> None:
+    turned = Displacement((1, 0), linear=(0.00012, -0.01745, 0.01745, 0.00012))
+    assert turned.to_text == "1,0,0,0,0;0,0,0,0,0;12,-1745,1745,12"
+    assert Displacement.from_text(turned.to_text) == turned
+    assert turned.recentred().blended(turned, 0.5).linear == turned.linear
+    assert "turned by +1.00° and magnified by +0.01%" in turned.words
 
 
 def test_to_text_without_displacement_is_empty() -> None:

@@ -216,9 +216,11 @@ def test_mosaic_equals_four_measurements(
 ) -> None:
     calibration, truth = make_calibration(bayer=BayerPhase.RGGB), make_video()
     snapshot = expose(calibration, truth)
-    # The first σ and the noise are estimated from all planes together: here σ is constant and the
-    # noise is not used.
-    settings = dataclasses.replace(TV, sigma_first=1 / 255, sigma_last=1 / 255, weigh_noise=False)
+    # The first σ, the noise and where something moves are estimated from all planes together: here
+    # σ is constant, the noise is not used and the start is ȳ.
+    settings = dataclasses.replace(
+        TV, sigma_first=1 / 255, sigma_last=1 / 255, weigh_noise=False, linear_start=False
+    )
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
     for phi, counts in zip(bayer.split(calibration.phi), bayer.split(snapshot.counts), strict=True):

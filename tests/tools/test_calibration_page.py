@@ -59,6 +59,7 @@ def test_page_shows_frame_and_figures_and_needs_its_token() -> None:
                 return bytes(answer.read())
 
         assert b"page.js?token=lab" in get("?")
+        assert page.words.startswith("Pattern 3 · white level")
         status = json.loads(get("status?"))
         assert status["step"] == "Pattern 3"
         assert (status["steps"], status["at"]) == (["dark", "white", "3"], 2)

@@ -145,6 +145,25 @@ def test_check_shuffled_masks_are_refused_with_a_better_order(tmp_path: Path) ->
     assert "A better order, or its reverse: (" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("modulator", "words"),
+    [
+        ('driver = "simulated"\npatterns = "none.npy"\n', "There are no patterns"),
+        ('driver = "simulated"\n', "The rig does not name its masks"),
+        ('driver = "missing"\n', "Unknown modulator driver"),
+    ],
+)
+def test_check_names_the_modulator_and_not_the_camera(
+    tmp_path: Path, modulator: str, words: str
+) -> None:
+    path = tmp_path / "rig.toml"
+    path.write_text(f"{CAMERA}[modulator]\n{modulator}{SOLVER}")
+    findings = {finding.what: finding for finding in check_rig(path)}
+    assert findings["camera"].exit_status == 0
+    assert words in findings["modulator"].text
+    assert findings["masks"].text.startswith("not compared")
+
+
 def test_check_camera_without_frames_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

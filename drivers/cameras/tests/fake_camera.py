@@ -38,7 +38,7 @@ _DELAY_NODES = """
 </IntReg>
 """
 _MONO = {1: 0x01080001, 2: 0x01100007}  # by bytes of a pixel: Mono8, Mono16
-# What the firmware does from a frame on: registers that it writes, as another program would.
+# Registers that the firmware writes from a frame on, as another program would.
 _WRITES = {
     "height": (_HEIGHT, 24),
     "width": (_WIDTH, 32),
@@ -71,7 +71,7 @@ class Firmware:
         self._before: Array | None = None
 
     def picture(self, buffer: int, camera: int, picture: Array) -> Array:
-        """Return what the camera sends in place of a picture, and mark the buffer."""
+        """Return the picture that the camera sends in place of one, and mark the buffer."""
         self._count += 1
         self._before = self._sent(buffer, camera, picture, self._before)
         return self._before

@@ -36,10 +36,13 @@ def train(
     start_from: Annotated[
         Path | None, typer.Option(help="Weights that a new run starts from.")
     ] = None,
-    variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or unrolled.")] = "ffdnet-lite",
+    variant: Annotated[
+        str,
+        typer.Option(help="ffdnet, ffdnet-lite, either with -mosaic for colour, or unrolled."),
+    ] = "ffdnet-lite",
     clips: Annotated[
         Path | None,
-        typer.Option(help="Folder of clips; ffdnet and ffdnet-lite then learn in the loop."),
+        typer.Option(help="Folder of clips; networks of frames then learn in the loop."),
     ] = None,
     masks: Annotated[list[Path], typer.Option(help="Measured masks, for solves; repeatable.")] = [],  # noqa: B006  # typer copies it
     stages: Annotated[int, typer.Option(help="Stages of unrolled.")] = 4,

@@ -200,7 +200,7 @@ class ModelCard:
         rule = "|---" * (len(levels) + 3) + "|"
         held_out = "photographs"
         if isinstance(self.shape, UnrolledShape) or self._in_loop:
-            held_out = "clips, behind masks of each class"
+            held_out = "scenes, behind masks of each class"
         return (
             f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
         )

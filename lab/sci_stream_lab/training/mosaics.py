@@ -49,7 +49,8 @@ def draw_mosaic(rng: np.random.Generator, images: Sequence[Image], size: int) ->
     if rng.random() < _SHAPES_SHARE:
         colours = _with_shapes(rng, colours)
     if rng.random() < _BLURRED_SHARE:
-        colours = cv2.GaussianBlur(colours, (0, 0), rng.uniform(*_BLUR_PX))
+        blurred = cv2.GaussianBlur(colours, (0, 0), rng.uniform(*_BLUR_PX))
+        colours = np.asarray(blurred, np.float32)
     return sample_colours(seen_by_camera(rng, colours), PHASE)
 
 
@@ -82,7 +83,8 @@ def _photograph(rng: np.random.Generator, images: Sequence[Image], size: int) ->
     top, left = (int(rng.integers(n - span + 1)) for n in image.shape[:2])
     window = image[top : top + span, left : left + span]
     if span != size:
-        window = cv2.resize(window, (size, size), interpolation=cv2.INTER_AREA)
+        reduced = cv2.resize(window, (size, size), interpolation=cv2.INTER_AREA)
+        window = np.asarray(reduced, np.uint8)
     turned = np.rot90(window, int(rng.integers(4)))
     turned = turned if rng.random() < 0.5 else turned[:, ::-1]
     return np.asarray(turned / np.float32(255), np.float32)
@@ -112,8 +114,8 @@ def _draw_shape(
         corners = middle + extent * np.stack((np.cos(angles), np.sin(angles)), 1)
         cv2.fillPoly(cover, [np.rint(16 * corners).astype(np.int32)], 255, cv2.LINE_AA, 4)
     elif kind < 0.7:
-        axes = (16 * extent * rng.uniform(0.3, 1, 2)).astype(int)
-        centre = (16 * middle).astype(int)
+        axes = [int(16 * extent * rng.uniform(0.3, 1)) for _ in range(2)]
+        centre = [int(16 * place) for place in middle]
         turn = rng.uniform(0, 180)
         cv2.ellipse(cover, centre, axes, turn, 0, 360, 255, -1, cv2.LINE_AA, 4)
     elif kind < 0.85:

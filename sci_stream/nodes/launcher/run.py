@@ -37,7 +37,7 @@ from sci_stream.wire.messages import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
 _MAX_SUMMARY_BYTES = 256 << 20
-# A series with a larger share of faulty frames is not what the ledger says. Chosen, not measured.
+# A series with a larger share of faulty frames is faulty data. Chosen, not measured.
 _MAX_FAULTY = 0.01
 _WORSE = (
     0,

@@ -92,10 +92,11 @@ class ModulatedCamera:
         """
         if self._capabilities is not None:
             return self._capabilities
+        n_patterns = self.n_patterns
         self.properties = self.modulator.open()
         self.pattern_hash = self.modulator.load(self._moved_patterns(self._feedback.moved))
         self.camera.open()
-        self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
+        self.plan = self._arm(n_patterns, self._feedback.delay_us)
         capabilities = self.camera.open()  # armed, it may have another period
         if capabilities.n_frames not in (None, self.n_patterns):
             raise ConfigError(

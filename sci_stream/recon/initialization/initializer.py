@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,7 +39,9 @@ class InitialState(NamedTuple):
     """The start v⁰ of a solve, (P, B, h, w), its first σ, (), and its reason; ȳ, (P, 1, h, w).
 
     ``error`` is the estimated error of v⁰; None if it was not estimated. ``reason``, (): the place
-    in `REASONS`, where a video precedes the snapshot.
+    in `REASONS`, where a video precedes the snapshot. ``known``, (): the
+    variance of the error of a warm v⁰, infinite of a cold one; None where no video precedes the
+    snapshot or errors are not estimated.
     """
 
     v: Tensor
@@ -46,6 +49,7 @@ class InitialState(NamedTuple):
     first: Tensor
     reason: Tensor
     still: Tensor
+    known: Tensor | None = None
 
 
 class Past(NamedTuple):
@@ -136,6 +140,7 @@ class Initializer:
         if settings.linear_start:  # from ȳ the paper's σ: its error cannot be estimated
             first = _first_sigma(settings, error, _SIGMA_PER_ERROR)
         v = cold.video
+        known = None
         if past is not None:
             # The video of a solve that diverged is not used, but it is computed with.
             prediction = predict(
@@ -147,6 +152,8 @@ class Initializer:
             )
             warm = reason == REASONS.index("warm")
             v = torch.where(warm, prediction.start.video, v)
+            # A cold start is made of y alone, and knows nothing beside it.
+            known = torch.where(warm, warm_error.where_wrong, math.inf)
             first = torch.where(
                 warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first
             )
@@ -154,8 +161,9 @@ class Initializer:
                 *(torch.where(warm, *pair) for pair in zip(warm_error, error, strict=True))
             )
         # From ȳ alone, motion and texture cannot be distinguished: its error means nothing.
-        known = error if settings.linear_start else None
-        return InitialState(v, known, first, reason, image)
+        if not settings.linear_start:
+            return InitialState(v, None, first, reason, image)
+        return InitialState(v, error, first, reason, image, known)
 
 
 def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> Tensor:

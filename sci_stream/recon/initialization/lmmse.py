@@ -224,7 +224,14 @@ class LeaveOneOutError:
 
 
 def _weight(error: Tensor, other: Tensor) -> Tensor:
-    """Return the weight of a guess against another one by their squared prediction errors."""
+    """Return the weight of a guess against another one by their squared prediction errors.
+
+    The planes of a mosaic move together: the errors of all of them decide for each. The covariance
+    C stays that of a plane: one of all colours together predicts saturated colours wrongly
+    (lab/research/colour.md).
+    """
+    if len(error) > 1:
+        error, other = (one.mean(0).expand_as(one) for one in (error, other))
     return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
 from sci_stream.errors import ConfigError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
@@ -98,7 +99,8 @@ def test_figures_are_recorded_with_a_picture_and_in_metrics(
     rig.finish()
     (file,) = (tmp_path / "recordings").glob("*.h5")
     with Recording(file) as recording:
-        assert recording.info.chunks == {"moving_objects": "", "moving_share": "1", "broken": ""}
+        units = {"moving_objects": "", "moving_share": "1", "broken": "", FRAME_FAULT: UNIT}
+        assert recording.info.chunks == units
         shares = recording.rows["chunk_moving_share"]
         assert len(shares) == 2
         assert np.all((shares >= 0) & (shares <= 1))

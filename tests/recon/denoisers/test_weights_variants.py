@@ -50,7 +50,7 @@ def test_lite_network_accepts_other_weights(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "ffdnet-lite-mosaic"])
 def test_shipped_weights_are_complete_and_documented(name: str) -> None:
     path = shipped_weights(name)
     card = path.with_suffix(".md").read_text()

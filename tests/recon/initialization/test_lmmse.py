@@ -129,16 +129,26 @@ def test_dark_measurement_stays_dark() -> None:
     assert torch.equal(errors.cold(still).video, torch.zeros(1, B, H, W))
 
 
-def test_planes_together_equal_planes_alone() -> None:
+def test_estimate_of_a_plane_does_not_depend_on_the_others() -> None:
     video = torch.cat([scene(1), 0.4 * scene(3)])
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     still = cold_start(y, phi, r_inv)
-    together = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None).cold(still).video
+    together = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None).refined(still).video
     for plane in (slice(0, 1), slice(1, 2)):
         own = LmmseEstimator(phi[plane], r_inv[plane]).leave_one_out(y[plane], r_inv[plane], None)
-        alone = own.cold(still[plane]).video
+        alone = own.refined(still[plane]).video
         torch.testing.assert_close(together[plane], alone, atol=1e-5, rtol=0)
+
+
+def test_planes_move_together() -> None:
+    video = torch.cat([scene(1), 0.4 * scene(3)])
+    phi = masks_like(video)
+    y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
+    errors = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None)
+    moves = errors.moving(errors.cold(cold_start(y, phi, r_inv)))
+    assert moves.shape == y.shape
+    assert torch.equal(moves[0], moves[1])
 
 
 def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,14 +113,15 @@ def pan(
     size = (_PAN_PX, _PAN_PX)
     phi = (rng.random((_FRAMES, *size)) < 0.5).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=BayerPhase.RGGB, full_scale_dn=1.0)
-    taken, colours = [], []
+    taken = []
+    colours: list[F32] = []
     for seq in range(snapshots):
         frames = []
         for time in range(seq * _FRAMES, (seq + 1) * _FRAMES):
             x, y = (-_MARGIN_PX - speed_px * time for speed_px in speed)
             moved = np.array([[1, 0, x], [0, 1, y]], np.float32)
             frames.append(cv2.warpAffine(picture, moved, size, flags=cv2.INTER_CUBIC))
-        rgb = np.clip(np.stack(frames), 0, 1)
+        rgb = np.asarray(np.stack(frames), np.float32).clip(0, 1)
         truth = sample_colours(rgb, BayerPhase.RGGB)
         counts = (phi * truth).sum(0) + _NOISE * rng.standard_normal(size)
         taken.append(calibration.snapshot("bench", seq, counts.astype(np.float32), truth))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -21,6 +21,7 @@ from sci_stream_lab.training.video.clips import LEAST_FRAMES, Clip
 
 Video = npt.NDArray[np.float32]
 """(B, H, W), 0–1."""
+ScalarT = TypeVar("ScalarT", np.uint8, np.float32)
 
 
 class Shares(NamedTuple):
@@ -323,9 +324,10 @@ def _moved(mask: Video, columns: float, rows: float) -> Video:
 
 def _reduced(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     scale = _PHOTOGRAPH_PX / max(image.shape)
-    if scale < 1:
-        image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    return np.asarray(image, dtype=np.uint8)
+    if scale >= 1:
+        return image
+    reduced = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    return np.asarray(reduced, dtype=np.uint8)
 
 
 def _halved(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -430,7 +432,7 @@ def _blob(
     return np.stack(alphas).astype(np.float32)
 
 
-def turned(kind: int, video: Video) -> Video:
+def turned(kind: int, video: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
     """Mirror and turn frames in one of eight ways."""
     if kind & 1:
         video = video[..., ::-1]
