@@ -61,7 +61,7 @@ def test_version_and_limits_match_the_code() -> None:
     )
 
 
-FINGERPRINT = "ed0e13bf4b2dd78b"
+FINGERPRINT = "ad08faf89a6a8c9b"
 
 
 def declared(types: Mapping[str, Any], place: str) -> Iterator[str]:
