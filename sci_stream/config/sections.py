@@ -148,8 +148,8 @@ class CalibrationSection(Section):
     )
     other_camera: Rare[bool] = Field(
         default=False,
-        description="Accept a calibration that was measured with a camera of another serial "
-        "number.",
+        description="Accept a calibration of a camera with another serial number, and a camera "
+        "with another serial number or firmware in the course of a run.",
     )
     health_every: Rare[int] = Field(
         default=20,

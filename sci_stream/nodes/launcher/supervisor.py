@@ -27,12 +27,8 @@ from sci_stream.nodes.runtime.process import (
     StopRequest,
     usable_cores,
 )
-from sci_stream.nodes.runtime.runtime_folder import (
-    FROZEN_VARIABLE,
-    RunFolder,
-    folders_left_behind,
-    freeze,
-)
+from sci_stream.nodes.runtime.run_inputs import FROZEN_VARIABLE, freeze
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,12 @@ from sci_stream.modulation.feedback import (
     ModulatorCorrection,
 )
 from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger, ModulatorCapabilities
+from sci_stream.modulation.timing import (
+    CameraTiming,
+    CameraTrigger,
+    ModulatorCapabilities,
+    pattern_hash,
+)
 from sci_stream.nodes.runtime.guarded_modulator import GuardedModulator
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
@@ -116,6 +121,7 @@ class ModulatedCamera:
         self._capabilities = dataclasses.replace(
             capabilities,
             n_frames=self.n_patterns,
+            patterns="" if self._patterns is None else pattern_hash(self._patterns),
             chunks={**capabilities.chunks, **UNITS},
             frame_period_ns=max(
                 round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0
@@ -199,8 +205,11 @@ class ModulatedCamera:
         return dataclasses.replace(plan, camera=kept_by_camera)
 
     def calibration(self) -> Calibration | None:
-        """Return the camera's own calibration."""
-        return self.camera.calibration()
+        """Return the camera's own calibration, which is of the patterns."""
+        calibration = self.camera.calibration()
+        if calibration is None or self._capabilities is None:
+            return calibration
+        return dataclasses.replace(calibration, patterns=self._capabilities.patterns)
 
     def start(self) -> None:
         """Start both: first the one that waits for the other.
