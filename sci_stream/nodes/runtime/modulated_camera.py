@@ -93,7 +93,7 @@ class ModulatedCamera:
         """Open both, load the patterns, plan the timing and arm both with it.
 
         Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond,
-        or does not accept any more what it accepted before.
+        or refuses at a reopening.
         """
         if self._capabilities is None:
             if self._was_open:
