@@ -22,6 +22,7 @@ from sci_stream.config.fields import (
     RigPath,
     Section,
     Token,
+    Webhook,
     is_loopback,
     network_location,
     tcp_address,
@@ -147,8 +148,8 @@ class CalibrationSection(Section):
     )
     other_camera: Rare[bool] = Field(
         default=False,
-        description="Accept a calibration that was measured with a camera of another serial "
-        "number.",
+        description="Accept a calibration of a camera with another serial number, and a camera "
+        "with another serial number or firmware in the course of a run.",
     )
     health_every: Rare[int] = Field(
         default=20,
@@ -456,9 +457,11 @@ class HealthSection(Section):
         default="",
         description="Secret of the header Authorization: Bearer; better set in the environment.",
     )
-    webhook: Rare[Annotated[str, Field(pattern=r"^(https?://\S+)?$", max_length=2000)]] = Field(
+    webhook: Webhook = Field(
         default="",
-        description="Address that is sent each alarm as JSON when it begins and clears.",
+        max_length=2000,
+        description="Address that is sent each alarm as JSON when it begins and clears; a secret, "
+        "better set in the environment.",
         examples=["https://alerts.example.org/rig"],
     )
 
