@@ -26,7 +26,7 @@ from sci_stream.model import Json
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
-from sci_stream.transport.http.client import opener_for
+from sci_stream.transport.proxies import opener_for
 
 log = logging.getLogger(__name__)
 
