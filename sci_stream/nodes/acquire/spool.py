@@ -168,7 +168,7 @@ class Spool:
             _quarantine(self._path, str(error))
 
     def _continue_clock(self, series: str) -> None:
-        """Go on with the clock of the series, before a message tells the time to others."""
+        """Go on with the clock of the series, before a message carries the time to others."""
         stepped_s = continue_clock(bytes(self._head["clock"])) / 1e9
         if abs(stepped_s) > NOTEWORTHY_STEP_S:
             log.warning(
