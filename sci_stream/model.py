@@ -98,7 +98,8 @@ class CameraCapabilities:
     one with ``has_truth`` also delivers the true video. ``chunks`` gives the units of the numbers
     that come with each frame (`CameraFrame.chunks`), by name. ``distortions`` are settings that
     break y = Φx, such as gamma and automatic gain: each a sentence with its value, its effect and
-    the remedy.
+    the remedy. ``firmware`` is its version, ``patterns`` the hash of the masks that a modulator
+    shows to it; empty if unknown.
     """
 
     model: str
@@ -116,6 +117,8 @@ class CameraCapabilities:
     has_truth: bool = False
     chunks: Units = field(default_factory=dict)
     distortions: tuple[str, ...] = ()
+    firmware: str = ""
+    patterns: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +242,10 @@ class Reconstruction:
         return cls(**(shared | solved))
 
 
+FIRMWARE = "camera firmware"
+"""Entry of the firmware in the versions of a series."""
+
+
 @dataclass(frozen=True)
 class SeriesInfo:
     """Description of a series, known when it starts; recorded with it.
@@ -270,6 +277,11 @@ class SeriesInfo:
     def camera(self) -> str:
         """Model and serial number of the camera."""
         return f"{self.camera_model} {self.camera_serial}".strip()
+
+    @property
+    def camera_firmware(self) -> str:
+        """Version of the camera's firmware; "" if unknown."""
+        return self.versions.get(FIRMWARE, "")
 
 
 @dataclass(frozen=True)

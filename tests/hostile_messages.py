@@ -169,7 +169,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     texts = {
         "rig", "camera_model", "camera_serial", "pixel_format", "rig_toml", "device",
         "camera_clock", "start_reason",
-        "text", "created", "source", "who", "distortions",
+        "text", "created", "source", "patterns", "who", "distortions",
     }  # fmt: skip
     numbers = {
         "residual", "saturated_fraction", "full_scale_dn", "heartbeat_s", "saturation_dn",

@@ -22,8 +22,8 @@ def require_compatible_calibration(
     """Return the calibration to use: the rig's file, else the camera's own.
 
     Raises `CalibrationError` if there is none, its size, number of frames, Bayer phase or bit depth
-    differs from the camera's, or it was measured with another camera and ``other_camera`` is not
-    set.
+    differs from the camera's, it was measured with other patterns, or with another camera and
+    ``other_camera`` is not set.
     """
     calibration = of_rig or of_camera
     if calibration is None:
@@ -57,6 +57,12 @@ def require_compatible_calibration(
             f"one of camera {own_serial}",
             "Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = "
             "true.",
+        ),
+        (
+            capabilities.patterns and calibration.patterns not in ("", capabilities.patterns),
+            f"a calibration of the patterns {capabilities.patterns[:12]} that the modulator shows",
+            f"one of patterns {calibration.patterns[:12]}",
+            "Name the calibrated patterns in [modulator] patterns, or calibrate these ones.",
         ),
         (
             capabilities.bayer not in (None, calibration.bayer),

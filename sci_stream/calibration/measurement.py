@@ -151,7 +151,7 @@ class MeasurementConditions:
         whole exposure.
     saturation_dn
         Counts from here up are clipped; None if unknown.
-    bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source
+    bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source, patterns
         As in `Calibration`.
     mask_order
         As in `Measured`; empty for 0 to B − 1.
@@ -171,6 +171,7 @@ class MeasurementConditions:
     gain_db: float | None = None
     created: str = ""
     source: str = ""
+    patterns: str = ""
     mask_order: tuple[int, ...] = ()
     moving: bool = False
 
@@ -285,6 +286,7 @@ def measure(
         gain_db=conditions.gain_db,
         created=conditions.created,
         source=conditions.source,
+        patterns=conditions.patterns,
     )
     measured = Measured(
         white=white.mean.astype(np.float32),

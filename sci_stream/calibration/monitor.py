@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from sci_stream.calibration.diagnosis import DARK
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import (
@@ -70,6 +71,12 @@ _CALM = 4
 # scene.
 _MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
+# Masks of another capture explain up to 0.22 of a snapshot of 64×64 px by chance, and less than
+# 0.15 of most (36 series with 2 to 16 random masks); right ones explain 0.21 and more (`bench
+# reality`). Masks are others from a match below the first on, until one above the second.
+_OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
+# Least part of the variation between neighbours that the masks must cause for that.
+_LEAST_MODULATION = 0.4
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
 # Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px
@@ -137,6 +144,7 @@ class CalibrationMonitor:
         self._videos = 0
         self._until_assessment = 0
         self._assessments = 0
+        self._are_others = False
         self._calm = 0
         self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
@@ -239,7 +247,15 @@ class CalibrationMonitor:
         if self._geometry is not None and self._geometry.update(y, valid):
             self._turn(self._geometry.linear)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
-        trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
+        brightness = self._brightness(y, valid)
+        if fit is not None and brightness is not None and brightness >= DARK:
+            self._judge(fit.match, self._modulation(y, valid, brightness))
+        trusted = (
+            fit is not None
+            and fit.match >= _LEAST_MATCH
+            and fit.shift_sd_px <= _MAX_SD_PX
+            and not self._are_others
+        )
         if self._fitter is not None and fit is not None and trusted:
             self._follow(fit)
             if self._correct:
@@ -258,17 +274,18 @@ class CalibrationMonitor:
         learning = (
             followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
         )
-        if learning or (fit is not None and fit.match == 0.0):
+        match = None if fit is None else 0.0 if self._are_others else fit.match
+        if learning or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
             shift_y_px=shift[1],
             shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
-            match=fit.match if fit is not None else None,
+            match=match,
             contrast=None if fit is None or not trusted else _certain_contrast(fit),
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
-            brightness=self._brightness(y, valid),
+            brightness=brightness,
             gain=relative_gain(snapshot.chunks, self._calibration),
             error_log_odds=None if errors is None else errors.log_odds,
         )
@@ -280,6 +297,31 @@ class CalibrationMonitor:
         turned = replace(self._calibration, phi=phi.numpy())
         self._fitter = MaskFitter(turned, self._fitter.device)
         self._forget()
+
+    def _judge(self, match: float, modulation: float) -> None:
+        """Decide whether the masks are others than the calibrated ones.
+
+        With hysteresis: by chance a snapshot of few blocks now fits a little, now not.
+        """
+        if match > _RIGHT_MATCH:
+            self._are_others = False
+        elif match < _OTHER_MATCH and modulation >= _LEAST_MODULATION:
+            self._are_others = True
+
+    def _modulation(self, y: F32, valid: Flags, brightness: float) -> float:
+        """Return the variation between neighbours that the masks cause behind a scene of this
+        brightness, relative to that of the snapshot.
+
+        Texture and noise leave little of it, and then right masks explain little, too.
+        """
+        step = 1 if self._calibration.bayer is None else 2
+        seen = valid & (self._light > 0)
+        both = seen[:, step:] & seen[:, :-step]
+        by_masks, in_all = (
+            float(np.square(picture[:, step:] - picture[:, :-step])[both].sum())
+            for picture in (self._light, y)
+        )
+        return brightness**2 * by_masks / in_all if in_all else 0.0
 
     def _fit(self, y: F32, valid: Flags) -> MaskFit:
         assert self._fitter is not None

@@ -274,6 +274,7 @@ def _print_properties(calibration: Calibration, measured: Measured | None) -> No
         "gain": f"{calibration.gain_db:g} dB" if calibration.gain_db is not None else "",
         "made": calibration.created,
         "source": calibration.source,
+        "patterns": calibration.patterns[:12],
         "order": " ".join(map(str, measured.mask_order)) if measured is not None else "",
     }
     console = new_console()

@@ -159,6 +159,9 @@ def replay(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue stopped replays; complete replays are kept.")
     ] = False,
+    keep_free_mib: Annotated[
+        float, typer.Option(min=0, help="Stop before the disk has less free space than this, MiB.")
+    ] = 0.0,
     as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
@@ -187,7 +190,10 @@ def replay(
     failed = []
     with stop_on_signals() as stop, progress_bar("replay") as report:
         for result in run_jobs(
-            jobs, progress=lambda done, total, _report: report(done, total), stop=lambda: bool(stop)
+            jobs,
+            progress=lambda done, total, _report: report(done, total),
+            stop=lambda: bool(stop),
+            keep_free_mib=keep_free_mib,
         ):
             if result.state is JobState.FAILED:
                 failed.append(result)

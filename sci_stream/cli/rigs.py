@@ -102,16 +102,17 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
+    from sci_stream.nodes.runtime.run_inputs import load_rig_of_run
 
     start_logging("acquire")
     loaded = load_rig_of_run(rig)
     calibration = None
     with stop_on_signals() as stop:
         if loaded.calibration.file:
+            from sci_stream.recon.denoisers.plugin_code import source_of
             from sci_stream.recording.calibration_file import load_calibration
 
-            calibration = load_calibration(loaded.calibration.file)
+            calibration = load_calibration(source_of(loaded.calibration.file))
         acquire_series(
             loaded,
             make_coded_camera(loaded),
@@ -134,7 +135,7 @@ def reconstruct(
     require_linux()
     from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
-    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
+    from sci_stream.nodes.runtime.run_inputs import load_rig_of_run
 
     start_logging(f"reconstruct-{index}")
     # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
@@ -158,7 +159,7 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
     """Run the sink node: ledger, recording, live page."""
     require_linux()
     from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
+    from sci_stream.nodes.runtime.run_inputs import load_rig_of_run
     from sci_stream.nodes.sink.node import SinkNode
 
     start_logging("sink")

@@ -154,6 +154,16 @@ Token = Annotated[
 ]
 """A secret that clients of an HTTP server send in a header or cookie, or ``""`` for none."""
 
+Webhook = Annotated[
+    str,
+    Field(repr=False, json_schema_extra={**SECRET, "expert": True}),
+    _matching(
+        r"(https?://[!-.0-?A-~]+(/[!-~]*)?)?",
+        "http:// or https:// and printable ASCII characters, without user and password",
+    ),
+]
+"""An address that alarms are sent to, which is a secret; ``""`` for none."""
+
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME_WORDS = "1 to 64 letters, digits and . _ -, the first a letter or digit"
 _DENOISER = rf"({_NAME}|([A-Za-z_][\w.]*|[^:+]+\.py):[A-Za-z_][\w.]*)"

@@ -22,6 +22,7 @@ from sci_stream.config.fields import (
     RigPath,
     Section,
     Token,
+    Webhook,
     is_loopback,
     network_location,
     tcp_address,
@@ -100,7 +101,8 @@ class CalibrationSection(Section):
     file: OptionalPath = Field(None, examples=["calibration.h5"])
     """Calibration file; "": the masks that the camera driver provides (simulated, replay)."""
     other_camera: Rare[bool] = False
-    """Accept a calibration that was measured with a camera of another serial number."""
+    """Accept a calibration of a camera with another serial number, and a camera with another serial
+    number or firmware in the course of a run."""
     health_every: Rare[int] = Field(20, ge=0, le=1_000_000)
     """Check the mask position every N snapshots; 0: never."""
     warn_shift_px: Rare[float] = Field(0.1, gt=0, le=10)
@@ -280,9 +282,9 @@ class HealthSection(Section):
     """Port of the first reconstruct node, the others use the next ones; 0: any free ports."""
     token: Token = ""
     """Secret of the header Authorization: Bearer; better set in the environment."""
-    webhook: Rare[Annotated[str, Field(pattern=r"^(https?://\S+)?$", max_length=2000)]] = Field(
-        "", examples=["https://alerts.example.org/rig"]
-    )
+    webhook: Webhook = Field("", max_length=2000, examples=["https://alerts.example.org/rig"])
+    """Address that is sent each alarm as JSON when it begins and clears; a secret, better set in
+    the environment."""
     """Address that is sent each alarm as JSON when it begins and clears."""
 
     def port(self, kind_of_node: str, index: int = 0) -> int:

@@ -61,9 +61,10 @@ class Calibration:
     read_noise_dn, gain_e_per_dn
         Standard deviation of counts without light, ≥ 0, and electrons per DN, > 0, which determine
         the shot noise; None if unknown. Reconstruction weights each count by them.
-    bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source
+    bit_depth, bayer, camera_serial, exposure_ns, gain_db, created, source, patterns
         Conditions of the measurement, for checks against the camera and for the record; ``created``
-        is an ISO 8601 time, ``source`` describes the origin.
+        is an ISO 8601 time, ``source`` describes the origin, ``patterns`` is the hash of the
+        patterns that a modulator showed.
 
     Raises
     ------
@@ -87,6 +88,7 @@ class Calibration:
     gain_db: Number | None = None
     created: Label = ""
     source: Sentence = ""
+    patterns: Label = ""
 
     def __post_init__(self) -> None:
         phi = np.asarray(self.phi)

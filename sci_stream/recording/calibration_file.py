@@ -5,7 +5,7 @@ Layout of the group (schema version 1)::
     @format = "sci_stream.calibration"   @schema_version = 1   @content_hash
     phi (B, H, W) float32      dark (H, W) float32      [bad_pixels (H, W) bool]
     @full_scale_dn  [@saturation_dn]  [@read_noise_dn]  [@gain_e_per_dn]  [@bit_depth]  [@bayer]
-    @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source
+    @camera_serial  [@exposure_ns]  [@gain_db]  @created  @source  [@patterns]
     [measured/]  raw measurements behind the calibration, if it was measured here:
         white (H, W) float32 DN      flags (H, W) uint8 (1 hot, 2 dead, 4 noisy)
         mask_order (B,) int64        @frames  @field  @clipped_fraction
@@ -55,6 +55,7 @@ _ATTRIBUTES: dict[str, type[float | int | str]] = {
     "gain_db": float,
     "created": str,
     "source": str,
+    "patterns": str,
 }
 _REQUIRED = ("full_scale_dn", "camera_serial", "created", "source")
 
@@ -170,6 +171,7 @@ def read_calibration(group: h5py.Group) -> Calibration:
         name: read_attribute(group, name, _accepted(kind), required=name in _REQUIRED)
         for name, kind in _ATTRIBUTES.items()
     }
+    scalars["patterns"] = scalars["patterns"] or ""
     if scalars["bayer"] is not None:
         scalars["bayer"] = _choice(group, "bayer", BayerPhase)
     bad_pixels = (

@@ -39,9 +39,12 @@ from sci_stream.recording.columns import (
     OUTCOME_CODES,
     OUTCOME_NAMES,
     cell_text,
+    chunk_columns,
     damaged_blocks,
     has_checksums,
+    read_cell,
     read_rows,
+    read_states,
     reconcile,
     recorded_chunks,
     solve_report,
@@ -80,6 +83,7 @@ Settings = dict[str, int | float | str]
 
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
+_BLOCK = 1 << 20
 _BITSHUFFLE_ID = 32008  # of the filter in the registry of The HDF Group
 _FRAME_DTYPES = {
     "raw": ("u1", "u2", "f4"),
@@ -98,15 +102,16 @@ class Recording(AbstractContextManager["Recording"]):
     `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of
     recordings, in any threads, may read one file, and each sees the rows of its own last `refresh`.
     ``only_outcomes`` reads states and outcomes of the rows alone: a long series has gigabytes of
-    others.
+    others. ``by_row`` keeps no more than the states in memory, and reads the row that is asked for.
 
     Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or
     incomplete.
     """
 
-    def __init__(self, path: Path, *, only_outcomes: bool = False) -> None:
+    def __init__(self, path: Path, *, only_outcomes: bool = False, by_row: bool = False) -> None:
         self.path = path
         self._only_outcomes = only_outcomes
+        self._by_row = by_row
         self._hdf5: h5py.File | None = None
         self._identity: tuple[int, int] | None = (
             None  # device and inode, once its content has been checked
@@ -153,7 +158,7 @@ class Recording(AbstractContextManager["Recording"]):
         with _lock:
             if _open is not self:
                 if _open is not None:
-                    _open._suspend()
+                    _open.suspend()
                 self._hdf5 = self._opened()
                 _open = self
             assert self._hdf5 is not None
@@ -199,8 +204,8 @@ class Recording(AbstractContextManager["Recording"]):
             plain.write(ledger_document(document, self.notes).tobytes())
         self.refresh()
 
-    def _suspend(self) -> None:
-        """Close the file until its next use."""
+    def suspend(self) -> None:
+        """Close the file until its next use: the space of one that is deleted becomes free."""
         global _open  # noqa: PLW0603 - as above
         with _lock:
             if _open is self:
@@ -217,22 +222,25 @@ class Recording(AbstractContextManager["Recording"]):
         is back.
         """
         with _lock:
-            self._suspend()
+            self.suspend()
             with self._file() as file:
                 self._writing = is_open_for_writing(self.path)
                 self.missing_bytes: int = missing_bytes(self.path)
                 """Bytes that the file lacks at its end."""
                 self._ledger = _ledger_document(file)
                 is_final = not self._writing
-                self._rows = read_rows(file, only_outcomes=self._only_outcomes)
+                self._rows = (
+                    {} if self._by_row else read_rows(file, only_outcomes=self._only_outcomes)
+                )
                 # The rows of a file that is being written, or was left by a crash, may be newer
                 # than their checksums.
-                self._damaged = damaged_blocks(file, self._rows) if is_final else {}
+                checked = is_final and not self._by_row
+                self._damaged = damaged_blocks(file, self._rows) if checked else {}
                 # A ledger is there from the start, except in recordings of earlier versions.
                 self._lacks_ledger = is_final and not self._ledger and has_checksums(file)
                 # Where video is stored, a snapshot counts as reconstructed if and only if its video
                 # is.
-                if "video" in self._frames:
+                if "video" in self._frames and not self._by_row:
                     reconcile(self._rows)
                 if not is_final:
                     self._ledger = _ledger_document(file)
@@ -378,6 +386,13 @@ class Recording(AbstractContextManager["Recording"]):
         """Return the type of ``"raw"``, ``"video"``, … in the file, None if it is not stored."""
         return self._dtypes.get(name)
 
+    @property
+    def _states(self) -> Array:
+        if "state" not in self._rows:
+            with self._file() as file:
+                self._rows["state"] = read_states(file)
+        return self._rows["state"]
+
     def _seqs(self, chosen: Flags) -> list[int]:
         return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]
 
@@ -393,7 +408,26 @@ class Recording(AbstractContextManager["Recording"]):
 
     def seqs_with(self, name: str) -> list[int]:
         """Sequence numbers of which `has` is true, ascending."""
-        return self._seqs((self._rows["state"] & FRAME_FLAGS[name]) != 0)
+        return self._seqs(self._stored(name) != 0)
+
+    def _stored(self, name: str, part: slice = slice(None)) -> Array:
+        return self._states[part] & np.uint8(FRAME_FLAGS[name])
+
+    def count(self, name: str) -> int:
+        """Return the number of snapshots of which `has` is true."""
+        return int(np.count_nonzero(self._stored(name)))
+
+    def seq_at(self, name: str, index: int) -> int:
+        """Return ``seqs_with(name)[index]``, of 0 or more, without a list of them all.
+
+        Raises IndexError if there are fewer.
+        """
+        for start in range(0, len(self._states), _BLOCK):
+            places = np.flatnonzero(self._stored(name, slice(start, start + _BLOCK)))
+            if index < len(places):
+                return self.first_seq + start + int(places[index])
+            index -= len(places)
+        raise IndexError(f"{self.path} has fewer snapshots with {name}")
 
     @property
     def settled_seqs(self) -> list[int]:
@@ -426,8 +460,8 @@ class Recording(AbstractContextManager["Recording"]):
         """Return whether ``"raw"``, ``"video"``, the ``"picture"`` of an analysis or the
         ``"error"`` are stored.
         """
-        row, state = seq - self.first_seq, self._rows["state"]
-        return 0 <= row < len(state) and bool(state[row] & FRAME_FLAGS[name])
+        row = seq - self.first_seq
+        return 0 <= row < len(self._states) and bool(self._states[row] & FRAME_FLAGS[name])
 
     def frame(self, name: str, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
         """Return what `has` names, in physical values. Raises as `raw`."""
@@ -467,10 +501,13 @@ class Recording(AbstractContextManager["Recording"]):
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq
-        if not 0 <= row < len(self._rows[name]):
+        if not 0 <= row < len(self._states):
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
         self.require_rows(seq)
-        return self._rows[name][row].item()
+        if name in self._rows:
+            return self._rows[name][row].item()
+        with self._file() as file:
+            return read_cell(file, name, row)
 
     def camera_frame_id(self, seq: int) -> int | None:
         """Return the frame id that the camera gave a snapshot, None if it has none."""
@@ -504,13 +541,17 @@ class Recording(AbstractContextManager["Recording"]):
         """
         video = self.video(seq)
         report, node, redelivered = self.report(seq)
-        row = {name: self._value(name, seq) for name in self._rows}
+        with self._file() as file:
+            names = chunk_columns(file)
         return Reconstruction(
-            id=SnapshotId(self.info.series, row["epoch"], seq),
+            id=SnapshotId(self.info.series, self._value("epoch", seq), seq),
             video=video,
             calibration_hash=self.info.calibration_hash,
             report=report,
-            times=StageTimes(acquired_ns=row["host_time_ns"], finished_ns=row["finished_ns"]),
+            times=StageTimes(
+                acquired_ns=self._value("host_time_ns", seq),
+                finished_ns=self._value("finished_ns", seq),
+            ),
             node=node,
             device="",
             bayer=self.info.bayer,
@@ -518,14 +559,14 @@ class Recording(AbstractContextManager["Recording"]):
             picture=self.frame("picture", seq) if self.has("picture", seq) else None,
             camera_frame_id=self.camera_frame_id(seq),
             redelivered=redelivered,
-            dropped_before=row["dropped_before"],
-            chunks=recorded_chunks(row),
+            dropped_before=self._value("dropped_before", seq),
+            chunks=recorded_chunks({name: self._value(name, seq) for name in names}),
         )
 
     def close(self) -> None:
         """Close the file. May be called again."""
         self._closed = True
-        self._suspend()
+        self.suspend()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -222,6 +222,7 @@ class _Session:
             camera_serial=self._capabilities.serial,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             source=self._source(),
+            patterns=self._capabilities.patterns,
             mask_order=tuple(order),
             moving=not self._holds,
         )

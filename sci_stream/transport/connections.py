@@ -54,6 +54,10 @@ _ANOTHER_KEY = (
     "not: acquire_key and "
     "sink_key must be what sci-stream keys show prints on those hosts, and the rig the same on both"
 )
+_NO_PEER = (
+    "another program answers there, or it encrypts and this node does not: [security] must be the "
+    "same on both hosts"
+)
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: (
         "this host's key is not allowed there: on that host, sci-stream keys allow with the key "
@@ -268,7 +272,8 @@ class Monitor:
                 if self.limit is not None:
                     self.limit.disconnected(value)
             elif event in _REFUSALS:
-                refused.append(_REFUSALS[event])
+                has_keys = self._watched.getsockopt(zmq.MECHANISM) == zmq.CURVE
+                refused.append(_REFUSALS[event] if has_keys else _NO_PEER)
                 self.mark_closed()
         return MonitorEvents(connected, disconnected, refused)
 

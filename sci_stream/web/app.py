@@ -46,7 +46,8 @@ from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
 from sci_stream.web.hub import HEARTBEAT_S, Hub, Viewer
 from sci_stream.web.message import JPEG, merge_patch
-from sci_stream.web.recordings import Replays
+from sci_stream.web.replays import Replays
+from sci_stream.web.slots import Slots
 
 _WEB = Path(__file__).parent / "static"
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the
@@ -115,9 +116,10 @@ def make_app(
     ``ask`` requests operations beyond the page, None if there are none; ``token`` is None for none,
     ``cookie`` stores it in a browser.
     """
+    replay_slot = Slots(1)
 
     async def control(request: Request) -> Response:
-        return await answer(request, display, replays, ask)
+        return await answer(request, display, replays, ask, replay_slot)
 
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})

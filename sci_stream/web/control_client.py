@@ -17,7 +17,7 @@ from pydantic import JsonValue, PlainValidator, TypeAdapter
 from sci_stream.errors import InputError, TransportError
 from sci_stream.model import Json
 from sci_stream.parameters import Parameter, Value, parameter_of
-from sci_stream.transport.http.client import opener_for
+from sci_stream.transport.proxies import opener_for
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -19,7 +20,8 @@ from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
-from sci_stream.web.recordings import MAX_ITERATIONS, Replays
+from sci_stream.web.replays import MAX_ITERATIONS, Replays
+from sci_stream.web.slots import Slots
 
 _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
@@ -82,14 +84,17 @@ class _ReplayRequest(_PageRequest):
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 1
 
 
-async def answer(request: Request, display: Display, replays: Replays, ask: Ask | None) -> Response:
+async def answer(
+    request: Request, display: Display, replays: Replays, ask: Ask | None, slots: Slots
+) -> Response:
     """Answer ``POST /control/{name}`` with ``{"ok": true, …}``. Raises `SciStreamError`."""
     name = request.path_params["name"]
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
         result = await asyncio.wait_for(
-            _do(name, body, address, display=display, replays=replays, ask=ask), _TIMEOUT_S
+            _do(name, body, address, display=display, replays=replays, ask=ask, slots=slots),
+            _TIMEOUT_S,
         )
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
@@ -105,6 +110,7 @@ async def _do(
     display: Display,
     replays: Replays,
     ask: Ask | None,
+    slots: Slots,
 ) -> JsonObject:
     where = f"/control/{name}"
     match name:
@@ -118,12 +124,9 @@ async def _do(
         case "replay":
             wanted = validate_options(_ReplayRequest, body, where)
             if wanted.recording:
-                return {
-                    "text": await asyncio.to_thread(
-                        replays.start, wanted.recording, wanted.iterations
-                    )
-                }
-            await asyncio.to_thread(replays.stop)
+                start = partial(replays.start, wanted.recording, wanted.iterations)
+                return {"text": await slots.run(start)}
+            await slots.run(replays.stop)
             return {}
     if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")

@@ -15,16 +15,51 @@ from sci_stream.wire.codec import payload_bytes
 
 # Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the
 # screen.
-_SHOWN_BYTES = 256 << 20
+_LIVE_BYTES = 256 << 20
+# Viewers who leaf through recordings must not take the live ones from the others, nor much memory.
+_RECORDED_BYTES = 32 << 20
+
+
+class _Recent:
+    """The snapshots that were shown last, each once, by series and seq: in bounded memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._n_bytes = 0
+        self._snapshots: dict[tuple[str, int], Reconstruction] = {}
+
+    def __len__(self) -> int:
+        return len(self._snapshots)
+
+    def add(self, shown: Reconstruction) -> None:
+        key = shown.id.series, shown.id.seq
+        if key in self._snapshots:
+            self._remove(key)
+        self._snapshots[key] = shown
+        self._n_bytes += payload_bytes(shown)
+        while len(self._snapshots) > 1 and self._n_bytes > self._max_bytes:
+            self._remove(next(iter(self._snapshots)))
+
+    def _remove(self, key: tuple[str, int]) -> None:
+        self._n_bytes -= payload_bytes(self._snapshots.pop(key))
+
+    def find(self, series: str, seq: int) -> Reconstruction | None:
+        return self._snapshots.get((series, seq))
+
+    def seqs_after(self, series: str, seq: int) -> list[int]:
+        return sorted(number for name, number in self._snapshots if name == series and number > seq)
 
 
 class Display:
     """The newest reconstruction and its tone. Thread-safe; only `next_view` takes time.
 
-    ``is_watched`` returns whether there are viewers. Call `refresh` when one joins.
+    ``is_watched`` returns whether there are viewers. Call `refresh` when one joins. Live snapshots
+    stay in ``live_bytes`` of memory.
     """
 
-    def __init__(self, tone: ToneSettings, is_watched: Callable[[], bool]) -> None:
+    def __init__(
+        self, tone: ToneSettings, is_watched: Callable[[], bool], live_bytes: int = _LIVE_BYTES
+    ) -> None:
         self.tone = tone
         """Current tone settings."""
         self.tone_by = ""
@@ -37,10 +72,8 @@ class Display:
         self._changed = threading.Condition()
         self._newest: tuple[Reconstruction, int] | None = None
         self._view: tuple[Reconstruction, int, ToneSettings] | None = None
-        self._recent: dict[
-            tuple[str, int], Reconstruction
-        ] = {}  # by series and seq, the last shown at the end
-        self._recent_bytes = 0
+        self._live = _Recent(live_bytes)
+        self._recorded = _Recent(_RECORDED_BYTES)
         self._closed = False
 
     def publish(self, reconstruction: Reconstruction, now_ns: int) -> None:
@@ -76,23 +109,19 @@ class Display:
                 self._changed.wait()
             return None
 
-    def keep(self, reconstruction: Reconstruction) -> None:
-        """Keep a reconstruction that is shown, for its values and stills: in bounded memory, each
-        snapshot once.
+    def keep(self, reconstruction: Reconstruction, *, live: bool = True) -> None:
+        """Keep a reconstruction that is shown, for its values and stills.
+
+        One that is not ``live`` is of a recording, or refined.
         """
-        key = reconstruction.id.series, reconstruction.id.seq
         with self._changed:
-            if key in self._recent:
-                self._recent_bytes -= payload_bytes(self._recent.pop(key))
-            self._recent[key] = reconstruction
-            self._recent_bytes += payload_bytes(reconstruction)
-            while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
-                self._recent_bytes -= payload_bytes(self._recent.pop(next(iter(self._recent))))
+            (self._live if live else self._recorded).add(reconstruction)
 
     def find_shown(self, series: str, seq: int) -> Reconstruction:
         """Return a snapshot that was shown. Raises `InputError` if it is no longer in memory."""
         with self._changed:
-            snapshot, n_shown = self._recent.get((series, seq)), len(self._recent)
+            snapshot = self._live.find(series, seq) or self._recorded.find(series, seq)
+            n_shown = len(self._live) + len(self._recorded)
         if snapshot is None:
             raise InputError(
                 f"Snapshot {seq} of series {series!r} is no longer in memory",
@@ -106,10 +135,8 @@ class Display:
         in memory.
         """
         with self._changed:
-            seqs = sorted(
-                number for name, number in self._recent if name == series and number > seq
-            )
-            return [self._recent[series, number] for number in seqs[:at_most]]
+            seqs = self._live.seqs_after(series, seq) or self._recorded.seqs_after(series, seq)
+            return [self.find_shown(series, number) for number in seqs[:at_most]]
 
     def set_tone(self, changes: Changes, who: str) -> JsonObject:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""

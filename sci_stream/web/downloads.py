@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
+import os
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, PositiveInt
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from sci_stream.clock import unix_ns
 from sci_stream.config.error_messages import validate_options
@@ -41,10 +42,9 @@ from sci_stream.web.inspection import (
     traces,
 )
 from sci_stream.web.message import H264, JPEG, Picture, description, jpeg_picture, render_snapshot
-from sci_stream.web.recordings import MAX_ITERATIONS, Replays, recorded_snapshot, thumbnail
+from sci_stream.web.replays import MAX_ITERATIONS, Replays
+from sci_stream.web.slots import Slots
 
-# Making a clip or a still takes a core: two at a time leave the instrument the others.
-_AT_ONCE = 2
 # A page asks again for more.
 _MAX_TRACED = 32
 
@@ -130,16 +130,15 @@ def _query(model: type[Q], request: Request) -> Q:
 def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
     """Return the routes of the downloads."""
     answers = _Answers(hub, display, replays)
+    # Making a clip or a still takes a core: two at a time leave the instrument the others.
     # The other answers do not wait for the long ones.
-    long_ones = asyncio.Semaphore(_AT_ONCE)
+    long_ones, short_ones = Slots(2), Slots(2)
 
     def threaded(
-        work: Callable[[Request], Response],
-        slots: AbstractAsyncContextManager[None] = nullcontext(),
+        work: Callable[[Request], Response], slots: Slots = short_ones
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            async with slots:
-                return await asyncio.to_thread(work, request)
+            return await slots.run(partial(work, request))
 
         return answer
 
@@ -154,7 +153,7 @@ def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
         Route("/coded.jpg", threaded(answers.coded)),
         Route("/download/still", threaded(answers.still, long_ones)),
         Route("/download/clip", threaded(answers.clip, long_ones)),
-        Route("/recordings", threaded(answers.recordings, long_ones)),
+        Route("/recordings", threaded(answers.recordings)),
         Route("/recordings/{name}", threaded(answers.recording)),
         Route("/recordings/{name}/thumbnail", threaded(answers.thumbnail, long_ones)),
         Route("/recordings/{name}/{index}", threaded(answers.recorded)),
@@ -168,6 +167,7 @@ class _Answers:
         self._hub = hub
         self._display = display
         self._replays = replays
+        self._recordings = replays.recordings
 
     def timeline(self, request: Request) -> Response:
         archive = self._hub.archive
@@ -237,18 +237,17 @@ class _Answers:
 
     def recordings(self, _: Request) -> Response:
         listing = {
-            "recordings": [asdict(entry) for entry in self._replays.entries()],
+            "recordings": [asdict(entry) for entry in self._recordings.entries()],
             "replay": self._replays.state(),
         }
         return Response(json.dumps(listing, default=str), media_type="application/json")
 
     def recording(self, request: Request) -> Response:
-        path = self._path(request)
-        return FileResponse(path, filename=path.name)
+        return OpenedFile(self._recordings.path_of(request.path_params["name"]))
 
     def thumbnail(self, request: Request) -> Response:
-        path = self._path(request)
-        return Response(thumbnail(path, path.stat().st_mtime), media_type="image/jpeg")
+        picture = self._recordings.thumbnail(request.path_params["name"])
+        return Response(picture, media_type="image/jpeg")
 
     def error(self, request: Request) -> Response:
         shown, frame = self._shown(request)
@@ -258,17 +257,14 @@ class _Answers:
 
     def recorded(self, request: Request) -> Response:
         index = _query(_RecordedQuery, request).index
-        shown, total = recorded_snapshot(self._path(request), index)
+        shown, total = self._recordings.snapshot(request.path_params["name"], index)
         return self._message(shown, recorded={"index": index, "total": total})
-
-    def _path(self, request: Request) -> Path:
-        return self._replays.path_of(request.path_params["name"])
 
     def _message(self, shown: Reconstruction, **more: Json) -> Response:
         """Return a snapshot that is not live, as a picture is sent, and keep it for values and
         stills.
         """
-        self._display.keep(shown)
+        self._display.keep(shown, live=False)
         tone, bit_depth = self._display.tone, self._display.bit_depth
         rendered = render_snapshot(shown, -1, unix_ns(), tone=tone, bit_depth=bit_depth, more=more)
         return Response(jpeg_picture(*rendered).message, media_type="application/octet-stream")
@@ -277,6 +273,29 @@ class _Answers:
         """Return the snapshot asked for, and the number of its frame."""
         wanted = _query(_FrameQuery, request)
         return self._display.find_shown(wanted.series, wanted.seq), wanted.frame
+
+
+class OpenedFile(FileResponse):
+    """A file that is opened at once, and not through a link that has taken its name meanwhile.
+
+    Raises `InputError` if it is a link or has gone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = open(path, "rb", opener=_without_links)  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"{path.name} cannot be sent", got=error.strerror) from error
+        super().__init__(f"/proc/self/fd/{self._file.fileno()}", filename=path.name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, then close it."""
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _download(content: bytes, name: str, media_type: str) -> Response:

@@ -27,7 +27,8 @@ from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
 from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
-from sci_stream.web.recordings import Replays
+from sci_stream.web.recordings import Recordings
+from sci_stream.web.replays import Replays
 
 _LOG = logging.getLogger(__name__)
 # The encoder is a daemon thread in case it hangs.
@@ -52,13 +53,21 @@ class WebPreview:
     Both keep only the newest image. `publish` and `set_status` may be called from any thread and
     never block.
 
-    The page lists the files of the folder ``recordings``. ``ask`` requests operations beyond the
-    page, of the sink and of nodes; None if not available.
+    The page lists the files of the folder ``recordings``, and replays them as long as the disk has
+    more than ``min_free_mib``. ``ask`` requests operations beyond the page, of the sink and of
+    nodes; None if not available.
 
     Raises `InputError` if the host is beyond loopback and there is no token.
     """
 
-    def __init__(self, section: PreviewSection, recordings: Path, ask: Ask | None = None) -> None:
+    def __init__(
+        self,
+        section: PreviewSection,
+        recordings: Path,
+        ask: Ask | None = None,
+        *,
+        min_free_mib: int = 0,
+    ) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
                 f"The live page would listen on {section.host}, beyond this machine, without a "
@@ -85,7 +94,11 @@ class WebPreview:
         )
         self.display = Display(self._rig_tone, lambda: bool(self._hub.viewers))
         """Newest reconstruction, tone and recent snapshots of the page."""
-        self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
+        self._replays = Replays(
+            Recordings(recordings, lambda: self._hub.open_recording),
+            lambda: self._solvers,
+            min_free_mib << 20,
+        )
         self._solvers: JsonObject = {}
         self._pixel_um: float | None = None
         self._exposure_us: float | None = None

@@ -1,42 +1,36 @@
-"""Recordings on the live page: their list and pictures, and replays beside the live rig."""
+"""Recordings on the live page: their list and their pictures, read without whole tables of rows."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import signal
-import subprocess
-import sys
-import tempfile
+import stat
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
 
 from pydantic import JsonValue
 
-from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
-from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
+from sci_stream.model import Reconstruction
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.layout import frame_shape
 from sci_stream.recording.reader import DAMAGE, Recording
-from sci_stream.recording.writer import RecordingWriter
 
 _SUFFIXES = (".h5", ".mp4", ".mkv")
 # The list opens each file: a folder of years would take minutes.
 _MAX_RECORDINGS = 200
+# A reader keeps one byte a row: 10 MB after four days at 30 snapshots a second.
+_MAX_READERS = 4
+# A snapshot of 2048×2048 px with 24 frames; larger ones would take memory that the rig needs.
+_MAX_SNAPSHOT_BYTES = 256 << 20
 _THUMBNAIL_PX = 96
-_REFINED = " refined"
-MAX_ITERATIONS = 200
-"""Of a replay: more change nothing that can be seen."""
-# A person waits for a refined snapshot, but not for a recording. Solves of the rig on this host go
-# before both.
-_NICE_REFINING, _NICE_REPLAYING = 5, 19
-_STOP_S = 5.0
-_COMMAND = (sys.executable, "-P", "-m", "sci_stream", "replay")
 
 
 @dataclass(frozen=True)
@@ -54,261 +48,165 @@ class RecordingEntry:
     events: int = 0
 
 
-@lru_cache(maxsize=4 * _MAX_RECORDINGS)
-def _described(path: Path, _modified_s: float, _size: int) -> tuple[Any, ...]:
-    """Return state, series, ledger, parent and number of events of a recording; read again once it
-    has changed.
-    """
-    if path.suffix != ".h5":
-        return ("movie",)
-    try:
-        with Recording(path) as recording:
-            state = (
-                "clean" if recording.clean else "continued" if recording.finished else "unfinished"
-            )
-            ledger = json.loads(json.dumps(recording.ledger))
-            events = recording.notes.get("events")
-            count = len(events) if isinstance(events, list) else 0
-            return (
-                state,
-                recording.info.series,
-                ledger,
-                str((recording.parent or {}).get("file", "")),
-                count,
-            )
-    except DAMAGE:
-        return ("unreadable",)
+class Recordings:
+    """The recorded files in a rig's ``folder``. Thread-safe.
 
-
-def _recorded_files(folder: Path) -> dict[Path, os.stat_result]:
-    """Return the recorded files of a folder, newest first; none if there is no folder yet."""
-    files = {}
-    for path in folder.glob("[!.]*"):
-        with suppress(OSError):  # removed meanwhile
-            if path.suffix in _SUFFIXES and path.is_file():
-                files[path] = path.stat()
-    return dict(sorted(files.items(), key=lambda file: file[1].st_mtime, reverse=True))
-
-
-def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
-    """Return a snapshot of a recording by its place, its series named as the file, and the number
-    of snapshots.
-
-    Raises `InputError` if there is none; `FileFormatError` if it is not a recording.
-    """
-    with Recording(path) as recording:
-        seqs = recording.video_seqs
-        if not 0 <= index < len(seqs):
-            expected = f"0 to {len(seqs) - 1}" if seqs else "a recording with video"
-            raise InputError(f"{path.name} has no such snapshot", expected=expected, got=index)
-        shown = recording.reconstruction(seqs[index])
-        return replace(shown, id=replace(shown.id, series=path.name)), len(seqs)
-
-
-@lru_cache(maxsize=_MAX_RECORDINGS)
-def thumbnail(path: Path, _modified_s: float) -> bytes:
-    """Return a small picture from the middle of a recording, as JPEG.
-
-    Raises as `recorded_snapshot`.
-    """
-    with Recording(path) as recording:
-        seqs = recording.video_seqs or recording.raw_seqs
-        if not seqs:
-            raise InputError(f"{path.name} has no picture")
-        seq = seqs[len(seqs) // 2]
-        if recording.has("video", seq):
-            picture = render(recording.video(seq, (slice(0, 1),)), recording.info.bayer)[0]
-        else:
-            picture = render_counts(recording.raw(seq))
-        return encode_jpeg(shrink(picture, _THUMBNAIL_PX))
-
-
-class Replays:
-    """The recordings in a rig's ``folder``, and replays of them, one at a time. Thread-safe.
-
-    A replay is ``sci-stream replay`` in a process of lower priority on this host. ``open_name``
-    returns the name of the file that is being written, ``solvers`` the settings of the rig's
-    solvers by id.
+    Links are neither listed nor followed: they could show any file of this user. ``open_name``
+    returns the name of the file that is being written.
     """
 
-    def __init__(
-        self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], JsonObject]
-    ) -> None:
-        self._folder, self._open_name, self._solvers = folder, open_name, solvers
-        self._series: tuple[SeriesInfo, Calibration] | None = None
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._state: JsonObject = {}
+    def __init__(self, folder: Path, open_name: Callable[[], str]) -> None:
+        self._folder = folder
+        self._open_name = open_name
+        self._readers = OrderedDict[tuple[Path, int, int, int], Recording]()
+        self._reading = threading.Lock()
+        self._thumbnail = lru_cache(_MAX_RECORDINGS)(self._make_thumbnail)
 
     def entries(self) -> list[RecordingEntry]:
         """Return the newest 200 recorded files of the folder, newest first, with the ledger of each
         recording.
         """
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime, reverse=True)
+        open_name = self._open_name()
         entries = []
-        for path, stat in list(_recorded_files(self._folder).items())[:_MAX_RECORDINGS]:
-            size, modified_s = stat.st_size, stat.st_mtime
-            about = (
-                ("open",) if path.name == self._open_name() else _described(path, modified_s, size)
-            )
-            entries.append(RecordingEntry(path.name, size, modified_s, *about))
+        for path, status in files[:_MAX_RECORDINGS]:
+            if path.name == open_name:
+                entry = RecordingEntry(path.name, 0, 0.0, "open")
+            else:
+                entry = _described(path, status.st_mtime_ns, status.st_size)
+            entries.append(replace(entry, bytes=status.st_size, modified_s=status.st_mtime))
         return entries
 
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Yield the recorded files; none if there is no folder yet."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                with suppress(OSError):  # removed meanwhile
+                    if _is_recorded(path) and entry.is_file(follow_symlinks=False):
+                        yield path, entry.stat(follow_symlinks=False)
+
     def path_of(self, name: str) -> Path:
-        """Return the path of a file in the list.
+        """Return the path of a recorded file.
 
         Raises `InputError` if there is none, or it is being written.
         """
-        # From the list: a name that is not in it, such as "../secret", is no recording.
-        known = {path.name: path for path in _recorded_files(self._folder)}
-        if name not in known:
+        path = self._folder / name
+        # A name of several parts, such as "../secret", is no recording.
+        if path.name != name or not _is_recorded(path) or not _is_regular(path):
             raise InputError(
                 f"There is no recording {name!r}", hint="The list shows what there is."
             )
         if name == self._open_name():
             raise InputError(f"{name} is still being written", hint="Stop the recording first.")
-        return known[name]
+        return path
 
-    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
-        """Refine snapshots of this series from now on."""
-        self._series = info, calibration
+    def snapshot(self, name: str, index: int) -> tuple[Reconstruction, int]:
+        """Return a snapshot of a recording by its place, its series named as the file, and the
+        number of snapshots.
 
-    def calibration_of(self, shown: Reconstruction) -> Calibration:
-        """Return the calibration of a live or a recorded snapshot.
-
-        Raises `InputError` if its series is over.
+        Raises `InputError` if there is none, or it is too large; `FileFormatError` if the file is
+        not a recording.
         """
-        if self._series is not None and self._series[1].hash == shown.calibration_hash:
-            return self._series[1]
-        with Recording(self.path_of(shown.id.series)) as recording:
+        with self._reader(name) as recording:
+            total = recording.count("video")
+            if not 0 <= index < total:
+                expected = f"0 to {total - 1}" if total else "a recording with video"
+                raise InputError(f"{name} has no such snapshot", expected=expected, got=index)
+            shown = recording.reconstruction(recording.seq_at("video", index))
+        return replace(shown, id=replace(shown.id, series=name)), total
+
+    def thumbnail(self, name: str) -> bytes:
+        """Return a small picture from the middle of a recording, as JPEG.
+
+        Raises as `snapshot`.
+        """
+        return self._thumbnail(name, self.path_of(name).stat().st_mtime_ns)
+
+    def _make_thumbnail(self, name: str, _modified_ns: int) -> bytes:
+        with self._reader(name) as recording:
+            stored = "video" if recording.count("video") else "raw"
+            total = recording.count(stored)
+            if not total:
+                raise InputError(f"{name} has no picture")
+            seq = recording.seq_at(stored, total // 2)
+            if stored == "raw":
+                picture = render_counts(recording.raw(seq))
+            else:
+                picture = render(recording.video(seq, (slice(0, 1),)), recording.info.bayer)[0]
+        return encode_jpeg(shrink(picture, _THUMBNAIL_PX))
+
+    def calibration(self, name: str) -> Calibration:
+        """Return the calibration of a recording. Raises as `snapshot`."""
+        with self._reader(name) as recording:
             return recording.calibration
 
-    def refine(self, shown: Reconstruction, iterations: int, denoiser: str = "") -> Reconstruction:
-        """Solve a snapshot again, from a cold start; takes as long as that, and seconds.
-
-        ``denoiser`` is one by name, the rig's if empty.
-
-        Raises `InputError` if it is not of the running series, or came without its coded snapshot;
-        `EnvironmentFault` if the replay fails, or another one is running.
-        """
-        series = self._series
-        if series is None or series[0].series != shown.id.series or shown.counts is None:
-            raise InputError(
-                f"Snapshot {shown.id.seq} cannot be refined",
-                expected="a live snapshot of the running series, sent with its coded snapshot",
-                hint="Replay a recording of it with more iterations.",
-            )
-        info, calibration = series
-        other = ("--denoiser", denoiser) if denoiser else ()
-        with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
-            source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
-            with RecordingWriter(
-                source, info, calibration, video=False, first_seq=shown.id.seq
-            ) as writer:
-                writer.notes["solvers"] = self._solvers()
-                writer.write_reconstruction(shown)
-                writer.close()
-            process = self._begin(
-                source, out, iterations, {"source": f"snapshot {shown.id.seq}"}, *other
-            )
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REFINING)
-            if process.wait() or not out.exists():
-                raise EnvironmentFault(
-                    "The snapshot was not refined", got=self.state()["error"] or "stopped"
-                )
-            with Recording(out) as recording:
-                refined = recording.reconstruction(shown.id.seq)
-        ident = replace(shown.id, series=f"{info.series}{_REFINED}")
-        return replace(
-            refined, id=ident, counts=shown.counts, picture=shown.picture, device=shown.device
-        )
-
-    def start(self, name: str, iterations: int) -> str:
-        """Replay a recording into a new one beside it, without the GPUs of the rig; return its
-        name.
-
-        Raises `InputError` if the recording is not in the list, or the new one exists;
-        `EnvironmentFault` if another replay is running.
-        """
-        source = self.path_of(name)
-        out = source.with_name(f"{source.stem}_replay{iterations}.h5")
-        if out.exists():
-            raise InputError(
-                f"{out.name} exists", hint="Replay with another number of iterations, or remove it."
-            )
-        process = self._begin(
-            source, out, iterations, {"source": source.name, "out": out.name}, "--device", "cpu"
-        )
-        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REPLAYING)
-        return out.name
-
-    def state(self) -> JsonObject:
-        """Return ``source`` and ``out`` of the last replay, ``running``, and why it failed:
-        ``error``.
-        """
-        with self._lock:
-            status = None if self._process is None else self._process.poll()
-            error = ""
-            if (
-                status and status != -signal.SIGTERM and self._log is not None
-            ):  # by SIGTERM: stopped while it began
-                self._log.seek(0)
-                lines = self._log.read().decode(errors="replace").splitlines()
-                error = lines[-1] if lines else f"exit status {status}"
-            return {
-                **self._state,
-                "running": self._process is not None and status is None,
-                "error": error,
-            }
-
-    def stop(self) -> None:
-        """Stop the running replay, if any; ``sci-stream replay --resume`` continues that of a
-        recording.
-        """
-        if self._process is not None and self.state()["running"]:
-            self._process.terminate()
+    @contextmanager
+    def _reader(self, name: str) -> Iterator[Recording]:
+        """Provide the reader of a recording for one request; it is open no longer than that."""
+        path = self.path_of(name)
+        with self._reading:
+            status = path.stat()
+            key = path, status.st_ino, status.st_mtime_ns, status.st_size
+            if key not in self._readers:
+                self._readers[key] = Recording(path, by_row=True)
+            self._readers.move_to_end(key)
+            while len(self._readers) > _MAX_READERS:
+                self._readers.popitem(last=False)
+            recording = self._readers[key]
             try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+                _require_small(recording)
+                yield recording
+            finally:
+                recording.suspend()
 
-    def close(self) -> None:
-        """Stop the running replay, if any. May be called again."""
-        self.stop()
-        if self._log is not None:
-            self._log.close()
 
-    def _begin(
-        self, source: Path, out: Path, iterations: int, state: JsonObject, *options: str
-    ) -> subprocess.Popen[bytes]:
-        # No node of this run: it inherits none of its variables.
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("SCI_STREAM_")
-        }
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                raise EnvironmentFault(
-                    f"{self._state['source']} is being replayed",
-                    hint="Wait for its end, or stop it.",
-                )
-            if self._log is not None:
-                self._log.close()
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - until the next replay, or `close`
-            self._process = subprocess.Popen(
-                [
-                    *_COMMAND,
-                    str(source),
-                    "--out",
-                    str(out),
-                    "--iterations",
-                    str(iterations),
-                    *options,
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._log,
-                start_new_session=True,
+def _is_recorded(path: Path) -> bool:
+    return path.suffix in _SUFFIXES and not path.name.startswith(".")
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except (OSError, ValueError):  # no text that a path can be
+        return False
+
+
+def _require_small(recording: Recording) -> None:
+    info = recording.info
+    dtypes = {name: recording.stored_dtype(name) for name in ("raw", "video", "picture")}
+    n_bytes = sum(
+        math.prod(frame_shape(name, info)) * dtype.itemsize
+        for name, dtype in dtypes.items()
+        if dtype is not None
+    )
+    if n_bytes > _MAX_SNAPSHOT_BYTES:
+        raise InputError(
+            f"The snapshots of {recording.path.name} are too large for the page",
+            expected=f"at most {_MAX_SNAPSHOT_BYTES >> 20} MiB each",
+            got=f"{n_bytes >> 20} MiB",
+            hint="Export them: sci-stream export.",
+        )
+
+
+@lru_cache(maxsize=4 * _MAX_RECORDINGS)
+def _described(path: Path, _modified_ns: int, _size: int) -> RecordingEntry:
+    """Describe a file without its size and time; read again once it has changed."""
+    if path.suffix != ".h5":
+        return RecordingEntry(path.name, 0, 0.0, "movie")
+    try:
+        with Recording(path, by_row=True) as recording:
+            unclean = "continued" if recording.finished else "unfinished"
+            events = recording.notes.get("events")
+            return RecordingEntry(
+                path.name,
+                0,
+                0.0,
+                state="clean" if recording.clean else unclean,
+                series=recording.info.series,
+                ledger=json.loads(json.dumps(recording.ledger)),
+                parent=str((recording.parent or {}).get("file", "")),
+                events=len(events) if isinstance(events, list) else 0,
             )
-            self._state = state
-            return self._process
+    except DAMAGE:
+        return RecordingEntry(path.name, 0, 0.0, "unreadable")

@@ -100,3 +100,15 @@ def test_calibration_of_another_camera_camera_needs_permission() -> None:
         ).camera_serial
         == "7"
     )
+
+
+def test_calibration_of_other_patterns_is_refused() -> None:
+    shown = replace(camera(), patterns="a" * 32)
+    fits = replace(calibration(), patterns="a" * 32)
+    other = replace(calibration(), patterns="b" * 32)
+    assert require_compatible_calibration(shown, None, fits, FILE) is fits
+    imported = calibration()
+    assert require_compatible_calibration(shown, None, imported, FILE) is imported
+    assert require_compatible_calibration(camera(), None, other, FILE) is other
+    with pytest.raises(CalibrationError, match=r"patterns aaaaaaaaaaaa.*got one of patterns bbbb"):
+        require_compatible_calibration(shown, None, other, FILE)

@@ -290,6 +290,45 @@ def test_masks_of_another_camera_match_nothing(bayer: str) -> None:
         assert is_withheld(health)
 
 
+@pytest.mark.parametrize("n_frames", [2, 8, 16])
+def test_other_masks_of_a_small_sensor_are_withheld_steadily(n_frames: int) -> None:
+    """A snapshot of 64×64 px fits some wrong masks a little, by chance."""
+    size = {"width_px": 64, "height_px": 64, "n_frames": n_frames, "mask": "random"}
+    rig = Rig(**size, seed=3)
+    other = replace(Rig(**size, seed=103).calibration, camera_serial="")
+    monitor = CalibrationMonitor(other, CPU, every=1, correct=True)
+    snapshots = [replace(rig.snapshot(), calibration_hash=other.hash) for _ in range(20)]
+    looks = [monitor.measure(snapshot) for snapshot in snapshots]
+    withheld = [look is not None and is_withheld(look) for look in looks]
+    assert sum(withheld) >= 19
+    assert sorted(withheld) == withheld, "once they are known as others, they stay so"
+
+
+def test_right_masks_that_come_back_are_shown_again() -> None:
+    rig = small()
+    snapshot = rig.snapshot()
+    monitor = CalibrationMonitor(rig.calibration, CPU, every=1)
+    mirrored = replace(rig.snapshot(), counts=snapshot.counts[:, ::-1].copy())
+    withheld = []
+    for shown in (snapshot, mirrored, mirrored, rig.snapshot()):
+        look = monitor.measure(shown)
+        assert look is not None
+        withheld.append(is_withheld(look))
+    assert withheld == [False, True, True, False]
+
+
+def test_right_masks_behind_much_noise_are_not_called_others() -> None:
+    rig = small()
+    snapshot = rig.snapshot()
+    noise_dn = 3 * float(snapshot.counts.std())
+    noise = noise_dn * np.random.default_rng(1).standard_normal(snapshot.counts.shape)
+    counts = (snapshot.counts + noise).astype(np.float32)
+    health = assessed(rig.calibration, replace(snapshot, counts=counts))
+    assert health.match is not None
+    assert health.match < 0.15, "they explain as little as others"
+    assert not is_withheld(health)
+
+
 @pytest.mark.parametrize("level", ["black", "saturated"])
 def test_no_light_and_too_much_of_it_match_nothing(level: str) -> None:
     rig = small()

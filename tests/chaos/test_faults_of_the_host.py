@@ -159,7 +159,7 @@ def events_of(rig: RunningRig) -> int:
     return sum(entry["event"] == "event" for entry in read_journal(journal))
 
 
-def test_any_faults_of_the_host_are_told_and_survived(tmp_path: Path, library: Path) -> None:
+def test_any_faults_of_the_host_are_reported_and_survived(tmp_path: Path, library: Path) -> None:
     rng = random.Random(56)
     table = Counter[str]()
     lines = []
@@ -191,7 +191,7 @@ def test_any_faults_of_the_host_are_told_and_survived(tmp_path: Path, library: P
         lines.append(f"{mode:<10}{'; '.join(faults):<60} lost {lost}, verified {checked}")
         table[f"{mode}: rounds"] += 1
         table[f"{mode}: snapshots verified"] += checked
-        table[f"{mode}: snapshots lost and told"] += lost
+        table[f"{mode}: snapshots lost and reported"] += lost
     print("\n".join([*lines, *(f"{name} {count}" for name, count in sorted(table.items()))]))
 
 

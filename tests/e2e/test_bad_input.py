@@ -329,7 +329,7 @@ def test_check_of_valid_rig_passes(tmp_path: Path, check: Check) -> None:
     ended = check(write_rig(tmp_path, free))
     assert ended.status == 0, ended.output
     lines = ended.output.splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert all(line.startswith("ok ") for line in lines), ended.output
 
 

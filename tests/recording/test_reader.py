@@ -65,6 +65,19 @@ def test_end_and_restart_of_a_series_read_only_outcomes(
     assert read == {"/rows/state", "/rows/outcome"}
 
 
+def test_reader_by_row_returns_the_same_snapshots(recorded: Path) -> None:
+    with Recording(recorded) as whole, Recording(recorded, by_row=True) as by_row:
+        assert by_row.count("video") == 4
+        for index, seq in enumerate(whole.video_seqs):
+            assert by_row.seq_at("video", index) == seq
+            one = by_row.reconstruction(seq)
+            other = whole.reconstruction(seq)
+            assert np.array_equal(one.video, other.video)
+            assert (one.report, one.times, one.chunks) == (other.report, other.times, other.chunks)
+        with pytest.raises(IndexError, match="fewer"):
+            by_row.seq_at("video", 4)
+
+
 def test_two_readers_of_one_file_see_its_data_in_every_row(recorded: Path, series) -> None:
     with Recording(recorded) as first, Recording(recorded) as second:
         first.refresh()

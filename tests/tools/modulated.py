@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
 from sci_stream.model import Array
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
+from sci_stream.ports import MaskModulator
 from sci_stream_drivers.simulated import (
     SimulatedCamera,
     SimulatedModulator,
@@ -29,6 +31,7 @@ def modulated(
     patterns: Array | None = None,
     camera: dict[str, object] | None = None,
     modulator: dict[str, object] | None = None,
+    driver: Callable[[SimulatedModulatorOptions], MaskModulator] = SimulatedModulator,
     **section: object,
 ) -> ModulatedCamera:
     """Return a simulated camera behind a simulated modulator;
@@ -51,7 +54,7 @@ def modulated(
     wishes = {"driver": "simulated", "pattern_us": 1000.0, "n_frames": 8 if moves else 0, **section}
     return ModulatedCamera(
         SimulatedCamera(SimulatedOptions.model_validate(of_camera)),
-        SimulatedModulator(SimulatedModulatorOptions.model_validate(of_modulator)),
+        driver(SimulatedModulatorOptions.model_validate(of_modulator)),
         ModulatorSection.model_validate(wishes),
         shown,
     )

@@ -15,7 +15,7 @@ import pytest
 
 import sci_stream
 from sci_stream.errors import ConfigError, FileFormatError, InputError
-from sci_stream.tools.replay.jobs import plan_jobs, run_jobs
+from sci_stream.tools.replay.jobs import JobState, plan_jobs, run_jobs
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
 from tests.tools.replay_kit import PATIENCE_S, N, record, run, video
@@ -37,6 +37,22 @@ def test_public_replay_equals_the_command(recordings: list[Path], tmp_path: Path
         recordings[0], tmp_path / "c.h5", denoiser="identity", iterations=1, device="cpu"
     )
     assert not np.array_equal(video(tmp_path / "c.h5"), video(tmp_path / "a.h5"))
+
+
+def test_replay_stops_before_the_disk_is_full_and_resumes(
+    recordings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_bytes = iter([900 << 20, 800 << 20, 100 << 20])
+    with monkeypatch.context() as patched:
+        patched.setattr("sci_stream.tools.replay.jobs.free_bytes", lambda _path: next(free_bytes))
+        jobs = plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu"))
+        (stopped,) = run_jobs(jobs, keep_free_mib=200)
+    assert (stopped.state, "its disk is nearly full" in stopped.error) == (JobState.FAILED, True)
+    with sci_stream.open(jobs[0].out) as begun:
+        assert len(begun.video) == 1
+    jobs = plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu", resume=True))
+    (resumed,) = run_jobs(jobs, keep_free_mib=0)
+    assert (resumed.state, resumed.snapshots) == (JobState.DONE, N)
 
 
 def test_replays_of_one_name_are_refused(recordings: list[Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import sci_stream
 from sci_stream.errors import TransportError
-from sci_stream.transport.http.client import opener_for
+from sci_stream.transport.proxies import opener_for
 
 
 class Proxy(BaseHTTPRequestHandler):

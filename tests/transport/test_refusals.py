@@ -118,6 +118,22 @@ def test_refusal_is_logged_by_the_refused_node(
     dealer.close()
 
 
+def test_node_without_a_key_is_not_told_that_it_is_wrong(
+    context: zmq.Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    encrypted = context.socket(zmq.ROUTER)
+    encrypted.curve_publickey, encrypted.curve_secretkey = zmq.curve_keypair()
+    encrypted.curve_server = True
+    port = encrypted.bind_to_random_port("tcp://127.0.0.1")
+    dealer = ClientConnection(
+        context, f"tcp://127.0.0.1:{port}", hello(), heartbeat_s=BEAT_S, limits=Limits()
+    )
+    until(lambda: "another program answers there" in caplog.text, lambda: dealer.receive(0.0))
+    assert "key" not in caplog.text
+    dealer.close()
+    encrypted.close()
+
+
 def test_two_nodes_of_one_name_are_named(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     first, second = bench.connect("reconstruct-0@a"), bench.connect("reconstruct-0@b")
     for _ in range(3):

@@ -18,10 +18,13 @@ from websockets.sync.client import connect
 
 from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, StorageError
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
 from sci_stream.parameters import ControlAnswer
 from sci_stream.web import controls as preview_controls
+from sci_stream.web.display import Display
 from sci_stream.web.preview import WebPreview
+from sci_stream.wire.codec import payload_bytes
 from tests import plain_http
 from tests.page_messages import split_message
 from tests.series_fixtures import Series
@@ -131,19 +134,22 @@ def next_picture(viewer) -> tuple[dict, float]:
             )
 
 
-def test_shown_snapshots_are_kept_in_bounded_memory(
-    preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "sci_stream.web.display._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes
-    )
-    url = preview.start()
-    with connect(f"ws://{urlsplit(url).netloc}/live", open_timeout=WAIT_S) as viewer:
-        for seq in range(5):
-            preview.publish(series.reconstruction(seq))
-            assert next_picture(viewer)[0]["seq"] == seq
-        assert plain_http.get(f"{url}download/still?series=run-1&seq=0").status_code == 400
-        assert plain_http.get(f"{url}download/still?series=run-1&seq=4").status_code == 200
+def test_shown_snapshots_are_kept_in_bounded_memory(series) -> None:
+    display = Display(ToneSettings(), lambda: True, 2 * payload_bytes(series.reconstruction(0)))
+    for seq in range(5):
+        display.keep(series.reconstruction(seq))
+    with pytest.raises(InputError, match="no longer in memory"):
+        display.find_shown("run-1", 0)
+    assert display.find_shown("run-1", 4).id.seq == 4
+
+
+def test_recorded_snapshots_do_not_displace_live_ones(series) -> None:
+    live = series.reconstruction(0)
+    display = Display(ToneSettings(), lambda: True, payload_bytes(live))
+    display.keep(live)
+    for seq in range(1, 5):
+        display.keep(series.reconstruction(seq), live=False)
+    assert display.find_shown("run-1", 0) is live
 
 
 def record(on: bool) -> dict[str, object]:

@@ -154,12 +154,9 @@ def test_h264_shows_the_picture_that_jpeg_shows(preview: WebPreview, series) -> 
     assert header["shown_px"] == [24, 16]
 
 
-def test_snapshots_shown_twice_are_kept_once_in_order(
-    series, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshots_shown_twice_are_kept_once_in_order(series) -> None:
     shown = [series.reconstruction(seq) for seq in (7, 2, 3, 2, 3)]
-    monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 3 * payload_bytes(shown[0]))
-    display = Display(ToneSettings(), lambda: True)
+    display = Display(ToneSettings(), lambda: True, 3 * payload_bytes(shown[0]))
     for each in shown:
         display.keep(each)
     assert [each.id.seq for each in display.shown_after("run-1", -1, 9)] == [2, 3, 7]

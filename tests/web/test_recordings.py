@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import subprocess
+import sys
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 from sci_stream.config import PreviewSection
+from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.replay.replay import replay_recording
+from sci_stream.web.downloads import OpenedFile
 from sci_stream.web.preview import WebPreview
+from sci_stream.web.recordings import Recordings
+from sci_stream.web.replays import Replays
+from sci_stream.web.slots import Slots
 from tests import plain_http
 from tests.page_messages import decode_jpeg, split_message
 from tests.series_fixtures import Series, make_series
@@ -135,6 +147,7 @@ def test_recording_is_replayed_beside_the_rig(preview: WebPreview, folder: Path)
     assert listing["replay"] == {
         "source": "run.h5",
         "out": "run_replay4.h5",
+        "pid": listing["replay"]["pid"],
         "running": False,
         "error": "",
     }
@@ -152,6 +165,132 @@ def test_recording_is_replayed_beside_the_rig(preview: WebPreview, folder: Path)
         assert replayed.seqs_with("error") == [0, 1, 2]
     exists = plain_http.post(f"{preview.url}control/replay", json=asked)
     assert (exists.status_code, "run_replay4.h5 exists" in exists.text) == (400, True)
+
+
+LONG_ROWS = 10_000_000
+MAX_MIB = 100
+
+
+def test_long_recording_is_shown_in_bounded_memory(tmp_path: Path, recorded: Series) -> None:
+    with RecordingWriter(tmp_path / "long.h5", recorded.info, recorded.calibration) as writer:
+        writer.write_reconstruction(recorded.reconstruction(0))
+        writer.close()
+    with h5py.File(tmp_path / "long.h5", "r+") as file:
+        for column in file["rows"].values():
+            column.resize(LONG_ROWS, 0)
+    recordings = Recordings(tmp_path, lambda: "")
+    tracemalloc.start()
+    try:
+        (entry,) = recordings.entries()
+        shown, total = recordings.snapshot("long.h5", 0)
+        thumbnail = recordings.thumbnail("long.h5")
+        peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+    assert (entry.state, total) == ("unfinished", 1)
+    assert np.array_equal(shown.video, recorded.video(0))
+    assert decode_jpeg(thumbnail).shape == (16, 24, 3)
+    assert peak_mib < MAX_MIB
+
+
+def test_link_is_neither_listed_nor_sent(
+    preview: WebPreview, folder: Path, tmp_path: Path, recorded: Series
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of this user")
+    for name, target in (("film.mp4", secret), ("again.h5", folder / "run.h5")):
+        (folder / name).symlink_to(target)
+        listing = plain_http.get(f"{preview.url}recordings").json()["recordings"]
+        assert name not in [entry["name"] for entry in listing]
+        for address in (name, f"{name}/0", f"{name}/thumbnail"):
+            answer = plain_http.get(f"{preview.url}recordings/{address}")
+            assert (answer.status_code, "There is no recording" in answer.text) == (400, True)
+        (folder / name).unlink()
+
+
+def test_link_that_takes_the_name_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"film")
+    path = Recordings(tmp_path, lambda: "").path_of("film.mp4")
+    path.unlink()
+    path.symlink_to(Path(__file__))
+    with pytest.raises(InputError, match="cannot be sent"):
+        OpenedFile(path)
+
+
+def test_large_snapshots_are_refused(
+    tmp_path: Path, recorded: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sci_stream.web.recordings._MAX_SNAPSHOT_BYTES", 100)
+    with RecordingWriter(tmp_path / "run.h5", recorded.info, recorded.calibration) as writer:
+        writer.write_reconstruction(recorded.reconstruction(0))
+    recordings = Recordings(tmp_path, lambda: "")
+    for show in (lambda: recordings.snapshot("run.h5", 0), lambda: recordings.thumbnail("run.h5")):
+        with pytest.raises(InputError, match="too large for the page"):
+            show()
+
+
+def test_deleted_recording_leaves_no_open_file(preview: WebPreview, folder: Path) -> None:
+    copy = folder / "copy.h5"
+    shutil.copyfile(folder / "run.h5", copy)
+    assert plain_http.get(f"{preview.url}recordings/copy.h5/0").status_code == 200
+    copy.unlink()
+    open_files = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [path for path in open_files if "copy.h5" in str(path)]
+    assert plain_http.get(f"{preview.url}recordings/copy.h5/0").status_code == 400
+
+
+def test_replay_without_room_fails_and_writes_nothing(folder: Path) -> None:
+    replays = Replays(Recordings(folder, lambda: ""), dict, floor_bytes=1 << 60)
+    replays.start("run.h5", 7)
+    deadline = time.monotonic() + WAIT_S
+    while replays.state()["running"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "its disk is nearly full" in str(replays.state()["error"])
+    assert not (folder / "run_replay7.h5").exists()
+    replays.close()
+
+
+_KILLED_SINK = """
+import os, signal, sys
+from pathlib import Path
+from sci_stream.web.recordings import Recordings
+from sci_stream.web.replays import Replays
+folder = Path(sys.argv[1])
+replays = Replays(Recordings(folder, lambda: ""), dict, 0)
+replays.start("run.h5", 199)
+print(replays.state()["pid"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_replay_ends_with_a_killed_sink(folder: Path) -> None:
+    sink = subprocess.run(
+        [sys.executable, "-c", _KILLED_SINK, str(folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    replay = Path("/proc") / sink.stdout.strip()
+    deadline = time.monotonic() + WAIT_S
+    while replay.exists() and "Z" not in (replay / "stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_requests_beyond_the_waiting_ones_are_refused() -> None:
+    release = threading.Event()
+
+    async def ask() -> list[object]:
+        slots = Slots(1, max_waiting=3)
+        asked = [asyncio.create_task(slots.run(release.wait)) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(EnvironmentFault, match="too many requests"):
+            await slots.run(release.wait)
+        release.set()
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(ask()) == [True] * 4
 
 
 def test_stopped_replay_names_no_error_and_leaves_none_running(preview: WebPreview) -> None:

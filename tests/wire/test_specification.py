@@ -61,7 +61,7 @@ def test_version_and_limits_match_the_code() -> None:
     )
 
 
-FINGERPRINT = "ad08faf89a6a8c9b"
+FINGERPRINT = "ebf25970c1bbd147"
 
 
 def declared(types: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -4,12 +4,15 @@ like Windows.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +22,7 @@ import zmq
 from pydantic import ValidationError
 
 from sci_stream.config import Rig
-from sci_stream.errors import CameraError
+from sci_stream.errors import CameraError, ConfigError
 from sci_stream.modulation.timing import MaskTiming
 from sci_stream.security.keys import make_key_pair
 from sci_stream.testing.modulators import ModulatorContract
@@ -58,13 +61,17 @@ class Served:
 
     def __init__(self, key: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
         (self.port,) = free_ports(1)
+        self._key = key
+        monkeypatch.setattr(server, "_POLL_MS", 20)
+        self.start()
+
+    def start(self) -> None:
         options = {"width_px": 16, "height_px": 12, "bench": f"served-{next(_BENCHES)}"}
         modulator = SimulatedModulator(SimulatedModulatorOptions.model_validate(options))
         self._stop = threading.Event()
-        monkeypatch.setattr(server, "_POLL_MS", 20)
         self._thread = threading.Thread(
             target=server.serve_modulator,
-            args=(secured(key), modulator, f"tcp://127.0.0.1:{self.port}"),
+            args=(secured(self._key), modulator, f"tcp://127.0.0.1:{self.port}"),
             kwargs={"until": self._stop.is_set},
         )
         self._thread.start()
@@ -73,6 +80,10 @@ class Served:
         self._stop.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
 
 
 class TestRemoteModulator(ModulatorContract):
@@ -105,7 +116,7 @@ def test_client_with_another_key_is_not_served(
     server_key = make_key_pair(own)
     make_key_pair(other)
     served = Served(own, monkeypatch)
-    monkeypatch.setattr(remote, "_OPEN", remote._OPEN._replace(limit_s=1.0))
+    monkeypatch.setattr(remote, "OPEN", remote.OPEN._replace(limit_s=1.0))
     with pytest.raises(CameraError, match="does not answer"):
         remote_at(served.port, other, server_key).open()
     served.stop()
@@ -116,6 +127,7 @@ def test_hostile_calls_are_refused_and_the_next_one_works(monkeypatch: pytest.Mo
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.connect(f"tcp://127.0.0.1:{served.port}")
         calls = [
+            [],
             [b"\xff"],
             [b"{}", b"null"],
             [b"__class__", b"null"],
@@ -128,15 +140,91 @@ def test_hostile_calls_are_refused_and_the_next_one_works(monkeypatch: pytest.Mo
             [b"hold", b'"grey"'],
         ]
         for frames in calls:
-            socket.send_multipart(frames)
+            socket.send_multipart([b"lease", *frames])
             kind, text = socket.recv_multipart()
             assert kind, frames
             assert text, frames
-        socket.send_multipart([b"open", b"null"])
+        socket.send_multipart([b"lease", b"open", b"null"])
         kind, capabilities = socket.recv_multipart()
         assert not kind
         assert json.loads(capabilities)["width_px"] == 16
     served.stop()
+
+
+def test_second_client_is_refused_until_the_first_has_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote, "LEASE_S", 0.0)  # the second does not wait
+    served = Served(None, monkeypatch)
+    first = remote_at(served.port)
+    second = remote_at(served.port)
+    first.open()
+    masks = np.zeros((2, 12, 16), np.uint8)
+    loaded = first.load(masks)
+    with pytest.raises(CameraError, match=f"used by another rig.*process {os.getpid()}"):
+        second.open()
+    assert first.load(masks) == loaded
+    first.close()
+    assert second.open().width_px == 16
+    with pytest.raises(CameraError, match=r"used by"):
+        first.open()
+    second.close()
+    served.stop()
+
+
+def test_lease_of_a_silent_client_ends_but_not_while_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "LEASE_S", 1.0)
+    monkeypatch.setattr(remote, "_KEEP_EVERY_S", 0.1)
+    served = Served(None, monkeypatch)
+    kept = remote_at(served.port)
+    kept.open()
+    time.sleep(2.0)
+    monkeypatch.setattr(remote, "LEASE_S", -1.0)  # does not wait
+    with pytest.raises(CameraError, match="used by another rig"):
+        remote_at(served.port).open()
+    monkeypatch.setattr(remote, "LEASE_S", PATIENCE_S)
+    with zmq.Context() as context, context.socket(zmq.REQ) as killed:
+        kept.close()
+        killed.connect(f"tcp://127.0.0.1:{served.port}")
+        killed.send_multipart([b"lease of a killed client", b"open", b"null"])
+        killed.recv_multipart()
+    after = remote_at(served.port)
+    assert after.open().width_px == 16
+    after.close()
+    served.stop()
+
+
+def test_restarted_server_has_a_closed_modulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(None, monkeypatch)
+    client = remote_at(served.port)
+    client.open()
+    served.restart()
+    with pytest.raises(RuntimeError, match="not open"):
+        client.counters()
+    client.stop()
+    client.close()
+    assert client.open().width_px == 16
+    client.close()
+    served.stop()
+
+
+@pytest.mark.parametrize("encryption", ["off", "auto"])
+def test_unencrypted_service_needs_unprotected_network(encryption: str) -> None:
+    (port,) = free_ports(1)
+    security = {"encryption": encryption, "unprotected_network": True}
+    served = Rig.model_validate({"security": security})
+    serve = functools.partial(
+        server.serve_modulator,
+        modulator=SimulatedModulator(),
+        endpoint=f"tcp://0.0.0.0:{port}",
+        until=lambda: True,
+    )
+    serve(served)
+    security["unprotected_network"] = False
+    with pytest.raises(ConfigError, match=r"without encryption|This host's key"):
+        serve(Rig.model_validate({"security": security}))
 
 
 _LIKE_WINDOWS = """
@@ -203,7 +291,7 @@ sink_key = "{public}"
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken
     )
     try:
-        monkeypatch.setattr(remote, "_OPEN", remote._OPEN._replace(limit_s=PATIENCE_S))
+        monkeypatch.setattr(remote, "OPEN", remote.OPEN._replace(limit_s=PATIENCE_S))
         client = remote_at(port, key, public)
         assert client.open().width_px == 16
         client.load(np.zeros((3, 12, 16), np.uint8))

@@ -193,6 +193,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
             chunks=chunk_units(nodes, options.chunks),
             distortions=tuple(map(str, distortions(nodes))),
+            firmware=str(feature(nodes, "DeviceFirmwareVersion") or ""),
         )
         return capabilities, image
 

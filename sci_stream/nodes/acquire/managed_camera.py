@@ -53,11 +53,14 @@ class ManagedCamera:
     `stop` and `close` never raise. Shape, type and range of each frame are checked;
     `sci_stream.testing.cameras` tests the rest of the contract. A call that does not return cannot
     be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
+    ``other_camera`` allows another serial number or firmware when it is reopened.
     """
 
-    def __init__(self, camera: Camera, driver: str) -> None:
+    def __init__(self, camera: Camera, driver: str, *, other_camera: bool = False) -> None:
         self._camera = camera
         self._driver = driver
+        self._other_camera = other_camera
+        self._identity = ""
         self._changed: dict[str, Value] = {}
         self._shape = (0, 0)
         self._bits = 0
@@ -76,6 +79,7 @@ class ManagedCamera:
         """
         with self._call("open"):
             capabilities = self._camera.open()
+            self._require_same(capabilities)
             self._shape = (capabilities.height_px, capabilities.width_px)
             self._bits = capabilities.bit_depth
         if not self._is_open:
@@ -87,6 +91,18 @@ class ManagedCamera:
                     # a replaced camera may refuse: frames with a warning are better than none
                     log.error("cannot restore the camera settings: %s", error)
         return capabilities
+
+    def _require_same(self, capabilities: CameraCapabilities) -> None:
+        """Raise `CameraError` if another camera answers than the first one of this run."""
+        identity = f"{capabilities.model} {capabilities.serial} {capabilities.firmware}".strip()
+        if self._identity not in ("", identity) and not self._other_camera:
+            raise CameraError(
+                "Another camera, or other firmware, answers than before",
+                expected=self._identity,
+                got=identity,
+                hint="Connect the camera of this run, or set [calibration] other_camera = true.",
+            )
+        self._identity = identity
 
     def settings(self) -> Sequence[Parameter]:
         """Return the settings that can be changed now;
@@ -266,9 +282,9 @@ def _out_of_range(counts: Array, bits: int) -> str:
 
 
 @contextlib.contextmanager
-def managed(camera: Camera, driver: str) -> Iterator[ManagedCamera]:
+def managed(camera: Camera, driver: str, *, other_camera: bool = False) -> Iterator[ManagedCamera]:
     """Manage a camera for all series and close it at the end."""
-    made = ManagedCamera(camera, driver)
+    made = ManagedCamera(camera, driver, other_camera=other_camera)
     try:
         yield made
     finally:

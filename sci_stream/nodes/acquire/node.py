@@ -17,7 +17,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import EnvironmentFault
-from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import FIRMWARE, CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import (
     DropReports,
@@ -33,6 +33,7 @@ from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.runtime.run_inputs import input_versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 # Time that a call of the driver may take beyond its timeout, once the camera is to stop.
 _STOP_GRACE_S = 15.0
 # End reason of a series that was asked to stop.
+_MAX_FIRMWARE = 128
 _STOPPED = "stopped"
 # End reason of a series that reached its limit.
 _FINISHED = "finished"
@@ -337,7 +339,12 @@ class AcquireNode:
         self._dispatcher.announce(calibration)
         info = sendable(series_info(self._series, self._rig, capabilities, calibration))
         limit_bytes = self._rig.policy.ring_mib << 20
-        self._info = self._spool.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
+        self._info = self._spool.begin(
+            info,
+            truth=capabilities.has_truth,
+            limit_bytes=limit_bytes,
+            other_camera=section.other_camera,
+        )
         self._series = self._info.series
         self._drops = DropReports(self._series, self._link.post)
         log_for_series(self._series)
@@ -554,6 +561,11 @@ class AcquireNode:
         )
 
 
+def _versions(rig: Rig, capabilities: CameraCapabilities) -> dict[str, str]:
+    firmware = {FIRMWARE: capabilities.firmware[:_MAX_FIRMWARE]} if capabilities.firmware else {}
+    return versions() | input_versions(rig) | firmware
+
+
 def series_info(
     name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration
 ) -> SeriesInfo:
@@ -574,7 +586,7 @@ def series_info(
         bayer=calibration.bayer or capabilities.bayer,
         frame_period_ns=capabilities.frame_period_ns,
         rig_toml=rig.to_toml(),
-        versions=versions(),
+        versions=_versions(rig, capabilities),
         chunks={**capabilities.chunks, FRAME_FAULT: UNIT},
         distortions=" ".join(f"{text}." for text in capabilities.distortions),
     )

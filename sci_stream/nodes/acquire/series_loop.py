@@ -40,7 +40,8 @@ def acquire_series(
     ``stop`` no other follows.
     """
     requests = SeriesRequests(stop, done_path() or spool_path(rig.policy.spool, rig.rig.name))
-    with managed(camera, rig.camera.driver) as managed_camera:
+    allowed = rig.calibration.other_camera
+    with managed(camera, rig.camera.driver, other_camera=allowed) as managed_camera:
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
         while True:

@@ -168,7 +168,7 @@ class Spool:
             _quarantine(self._path, str(error))
 
     def _continue_clock(self, series: str) -> None:
-        """Go on with the clock of the series, before a message tells the time to others."""
+        """Go on with the clock of the series, before a message carries the time to others."""
         stepped_s = continue_clock(bytes(self._head["clock"])) / 1e9
         if abs(stepped_s) > NOTEWORTHY_STEP_S:
             log.warning(
@@ -190,18 +190,21 @@ class Spool:
         self._first_confirmed = 0
         self._confirmed = IntervalSet()
 
-    def begin(self, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> SeriesInfo:
+    def begin(
+        self, info: SeriesInfo, *, truth: bool, limit_bytes: int, other_camera: bool = False
+    ) -> SeriesInfo:
         """Return the series to run: the recovered one if it matches the camera and calibration,
         otherwise ``info``.
 
         A spool with other masks or another format is quarantined and named in the log: it is the
         only copy of its snapshots. ``truth`` if snapshots come with ground truth; ``limit_bytes``
-        for all together sets the number of slots at one byte per pixel.
+        for all together sets the number of slots at one byte per pixel. ``other_camera`` allows
+        another serial number or firmware.
         """
         if self._path is None:
             return info
         state = self.recovered
-        if state is not None and not (mismatch := _mismatch(state.info, info)):
+        if state is not None and not (mismatch := _mismatch(state.info, info, other_camera)):
             self._first_confirmed = state.confirmed
             self._head["numbering"][1] = state.epoch + 1
             log.warning(
@@ -533,9 +536,11 @@ def _quarantine(path: Path, why: str) -> None:
     log.error("cannot resume the interrupted series (%s); its spool is kept as %s", why, aside)
 
 
-def _mismatch(recovered: SeriesInfo, now: SeriesInfo) -> str:
+def _mismatch(recovered: SeriesInfo, now: SeriesInfo, other_camera: bool) -> str:
     """Return why a series cannot be resumed, ``""`` if it can."""
+    of_camera = () if other_camera else ("camera_serial", "camera_firmware")
     for name in (
+        *of_camera,
         "height_px",
         "width_px",
         "pixel_format",

@@ -19,6 +19,7 @@ from pathlib import Path
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError, LedgerError
 from sci_stream.nodes.acquire.spool import done_path, spool_path
+from sci_stream.nodes.launcher.output import bounded_lines
 from sci_stream.nodes.runtime.process import (
     CLOSE_VARIABLE,
     PARENT_VARIABLE,
@@ -26,12 +27,8 @@ from sci_stream.nodes.runtime.process import (
     StopRequest,
     usable_cores,
 )
-from sci_stream.nodes.runtime.runtime_folder import (
-    FROZEN_VARIABLE,
-    RunFolder,
-    folders_left_behind,
-    freeze,
-)
+from sci_stream.nodes.runtime.run_inputs import FROZEN_VARIABLE, freeze
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -211,7 +208,8 @@ class Supervisor:
             env=child.environment,
             # A node that reads the terminal would be stopped by the shell's job control.
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
@@ -220,10 +218,10 @@ class Supervisor:
         log.info("%s started as process %d", child.name, child.process.pid)
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        with process.stderr as lines:
-            for line in lines:
-                self._report(line.rstrip("\n"))
+        assert process.stdout is not None
+        with process.stdout as output:
+            for line in bounded_lines(output):
+                self._report(line)
 
     def _ended(self, child: _Child, status: int, now_s: float) -> bool:
         """Handle a node that ended by itself; return whether that ends the run."""

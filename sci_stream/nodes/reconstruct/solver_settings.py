@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.plugin_code import denoiser_sha256, source_of
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import has_weights
 from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
@@ -44,7 +46,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior
     Raises `ConfigError`, `WeightsError` if the denoiser is unknown or its checkpoint missing or
     unusable.
     """
-    weights = section.weights
+    weights = _weights(section)
     name = chosen_denoiser(section.denoiser, device, weights)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
@@ -62,6 +64,11 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior
         )
     prior = named_prior(name, device, weights, Precision(section.precision))
     return prior, settings
+
+
+def _weights(section: ReconstructSection) -> Path | None:
+    """Return the checkpoint, or the copy that the run has of it."""
+    return None if section.weights is None else source_of(section.weights)
 
 
 def suited(
@@ -82,9 +89,11 @@ def describe_solver(
     output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
     output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
     output["precision"] = section.precision
-    if section.weights is not None:
-        output["weights"] = section.weights.name
-        output["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
+    if (weights := _weights(section)) is not None:
+        output["weights"] = weights.name
+        output["weights_sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    if code := denoiser_sha256(prior):
+        output["code_sha256"] = code
     return output
 
 
@@ -112,7 +121,7 @@ def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
 def _own_prior(rig: ReconstructSection, prior: str) -> str:
     if rig.denoiser == "auto" and rig.weights is None:
         return prior
-    return chosen_denoiser(rig.denoiser, torch.device("cpu"), rig.weights)
+    return chosen_denoiser(rig.denoiser, torch.device("cpu"), _weights(rig))
 
 
 def solver_parameters(

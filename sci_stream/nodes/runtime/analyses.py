@@ -50,15 +50,18 @@ class Analyses:
     def __call__(self, video: Array, report: SolveReport) -> tuple[dict[str, float], Array | None]:
         """Return the figures of all, and the first picture, (H, W, 3) RGB, None without one.
 
-        An analysis that fails is logged once and left out.
+        An analysis that fails, or writes into the video, is logged once and left out.
         """
         figures: dict[str, float] = {}
         picture = None
+        # No analysis can make it writable again: the next one, and the recording, get the same.
+        read_only = memoryview(video).toreadonly()  # type: ignore[arg-type]  # a buffer from 3.12 on
+        shown = np.asarray(read_only)
         for name, analysis in self._analyses.items():
             try:
-                found, drawn = analysis(video, report)
+                values, drawn = analysis(shown, report)
                 figures |= {
-                    key: float(value) for key, value in found.items() if key in analysis.units
+                    key: float(value) for key, value in values.items() if key in analysis.units
                 }
                 if drawn is not None:
                     if drawn.dtype != np.uint8 or drawn.shape[:2] != video.shape[1:]:
@@ -66,8 +69,10 @@ class Analyses:
                             f"a picture of {drawn.shape} {drawn.dtype}, expected the video's "
                             "size, uint8"
                         )
-                    drawn = np.broadcast_to(np.atleast_3d(drawn), (*video.shape[1:], 3))
-            except Exception:  # a plug-in may raise anything; the video is good without it
+                    # A copy: the analysis may draw the next one into the same array.
+                    drawn = np.broadcast_to(np.atleast_3d(drawn), (*video.shape[1:], 3)).copy()
+            # A plug-in may raise anything; the video is good without it.
+            except (Exception, SystemExit):
                 if name not in self._failed:
                     log.exception("the analysis %s failed; further failures are not logged", name)
                 self._failed.add(name)

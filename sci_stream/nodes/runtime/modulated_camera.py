@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
-from sci_stream.errors import CameraError, CameraLost, ConfigError
+from sci_stream.errors import CameraLost, ConfigError, InputError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.diagram import describe
 from sci_stream.modulation.feedback import (
@@ -29,7 +29,13 @@ from sci_stream.modulation.feedback import (
 )
 from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
 from sci_stream.modulation.rhythm import ExposureRhythm
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger, ModulatorCapabilities
+from sci_stream.modulation.timing import (
+    CameraTiming,
+    CameraTrigger,
+    ModulatorCapabilities,
+    pattern_hash,
+)
+from sci_stream.nodes.runtime.guarded_modulator import GuardedModulator
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera
@@ -67,7 +73,7 @@ class ModulatedCamera:
         patterns: Array | None,
     ) -> None:
         self.camera = camera
-        self.modulator = modulator
+        self.modulator = GuardedModulator(modulator)
         self.plan: TimingPlan | None = None
         """The timing of both, as they keep it; None while closed."""
         self.properties: ModulatorCapabilities | None = None
@@ -78,20 +84,29 @@ class ModulatedCamera:
         self._evidence = deque[Mapping[str, Value]](maxlen=64)
         self._feedback = MaskFeedback(mirror_px=section.mirror_px)
         self._rhythm = ExposureRhythm(1.0)
-        self._counts: dict[str, int] = {}
+        self._counts: Mapping[str, int] = {}
         self._counted_s = self._count_every_s = 0.0
         self._state = self._settling = self._corrected = self._recovered = 0
-        self._is_lost = False
+        self._is_lost = self._was_open = False
 
     # --- the port
 
     def open(self) -> CameraCapabilities:
         """Open both, load the patterns, plan the timing and arm both with it.
 
-        Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond.
+        Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond,
+        or refuses at a reopening.
         """
-        if self._capabilities is not None:
-            return self._capabilities
+        if self._capabilities is None:
+            if self._was_open:
+                _as_lost(self._open)
+            else:
+                self._open()
+        assert self._capabilities is not None
+        self._was_open = True
+        return self._capabilities
+
+    def _open(self) -> None:
         n_patterns = self.n_patterns
         self.properties = self.modulator.open()
         self.pattern_hash = self.modulator.load(self._moved_patterns(self._feedback.moved))
@@ -105,10 +120,11 @@ class ModulatedCamera:
                 got=f"{self.n_patterns} in [modulator]",
             )
         self._feedback.reopened(self.n_patterns, self.plan.mask.slot_us)
-        self._counts = dict(self.modulator.counters())
+        self._counts = self.modulator.counters()
         self._capabilities = dataclasses.replace(
             capabilities,
             n_frames=self.n_patterns,
+            patterns="" if self._patterns is None else pattern_hash(self._patterns),
             chunks={**capabilities.chunks, **UNITS},
             frame_period_ns=max(
                 round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0
@@ -120,7 +136,6 @@ class ModulatedCamera:
             describe(self.plan),
             self.pattern_hash[:12],
         )
-        return self._capabilities
 
     @property
     def n_patterns(self) -> int:
@@ -193,8 +208,11 @@ class ModulatedCamera:
         return dataclasses.replace(plan, camera=kept_by_camera)
 
     def calibration(self) -> Calibration | None:
-        """Return the camera's own calibration."""
-        return self.camera.calibration()
+        """Return the camera's own calibration, which is of the patterns."""
+        calibration = self.camera.calibration()
+        if calibration is None or self._capabilities is None:
+            return calibration
+        return dataclasses.replace(calibration, patterns=self._capabilities.patterns)
 
     def start(self) -> None:
         """Start both: first the one that waits for the other.
@@ -203,6 +221,10 @@ class ModulatedCamera:
         """
         if self.plan is None:
             raise RuntimeError("start() needs open()")
+        _as_lost(self._start)
+
+    def _start(self) -> None:
+        assert self.plan is not None
         if self._feedback.advance:
             self.modulator.advance(-self._feedback.advance)
             self._feedback.advance = 0
@@ -216,14 +238,14 @@ class ModulatedCamera:
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, with the state of the modulator; correct the modulator before."""
-        self._guarded(self._correct)
+        _as_lost(self._correct)
         if self._is_lost:
             self._is_lost = False
             raise CameraLost(
                 "The mask modulator needs its patterns again, and is opened with the camera"
             )
         frame = self.camera.read(timeout_s)
-        self._guarded(self._look_after)  # now: a fault during this exposure marks it
+        _as_lost(self._look_after)  # now: a fault during this exposure marks it
         if frame is None:
             return None
         counts_pulses = self.plan is not None and self.plan.camera.source == "line"
@@ -293,16 +315,6 @@ class ModulatedCamera:
         if self._section.correct:
             self._evidence.append(evidence)
 
-    @staticmethod
-    def _guarded(call: Callable[[], None]) -> None:
-        """Make a modulator that does not respond a lost camera, which is reopened."""
-        try:
-            call()
-        except CameraLost:
-            raise
-        except CameraError as error:
-            raise CameraLost("The mask modulator does not respond", got=error) from error
-
     def _correct(self) -> None:
         while self._evidence and self.plan is not None:
             exhausted = self._feedback.exhausted
@@ -361,7 +373,7 @@ class ModulatedCamera:
         now_s = time.monotonic()
         if now_s - self._counted_s < self._count_every_s:
             return
-        before, self._counts = self._counts, dict(self.modulator.counters())
+        before, self._counts = self._counts, self.modulator.counters()
         self._counted_s = time.monotonic()
         self._count_every_s = _IDLE * (self._counted_s - now_s)
         faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]
@@ -379,3 +391,13 @@ class ModulatedCamera:
         self.modulator.stop()
         self.modulator.arm(self.plan.mask)
         self.modulator.start()
+
+
+def _as_lost(call: Callable[[], None]) -> None:
+    """Make a modulator that refuses a setting in mid-run a lost one, which is opened again."""
+    try:
+        call()
+    except InputError as error:
+        raise CameraLost(
+            "Camera and mask modulator do not fit together as they did before", got=error
+        ) from error

@@ -15,6 +15,7 @@ from sci_stream.model import Array
 from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.ports import Camera, MaskModulator, ModulatorDriver
+from sci_stream.recon.denoisers.plugin_code import source_of
 
 GROUP = "sci_stream.modulators"
 
@@ -44,7 +45,7 @@ def load_patterns(path: Path | None) -> Array | None:
         raise ConfigError(
             f"There are no patterns {path}", hint="To make some: sci-stream masks make."
         )
-    stack = read_one(path, MASKS, "patterns")
+    stack = read_one(source_of(path), MASKS, "patterns")
     low, highest = float(stack.min(initial=0)), float(stack.max(initial=0))
     if stack.ndim != 3 or low < 0 or highest > 255:
         content = f"{stack.dtype} of {stack.shape}, {low:g} to {highest:g}"

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from sci_stream.config import Rig, load_rig
 from sci_stream.file_guard import lock
 
+RIG_COPY = "rig.toml"
+"""Name of a rig file as it was when its run began, in the folder of the run."""
 MEMORY = Path("/dev/shm")
 """The memory file system of this machine, if it has one."""
 
@@ -143,7 +144,8 @@ def folders_left_behind(place: Path) -> Iterator[Path]:
 def running_rigs() -> list[Path]:
     """Return the rig files, as copied by `freeze`, of this user's runs on this machine."""
     folders = _run_folders(private_folder(memory_folder()), running=True)
-    return [folder / _RIG for folder in folders if (folder / _RIG).is_file()]
+    copies = (folder / RIG_COPY for folder in folders)
+    return [copy for copy in copies if copy.is_file()]
 
 
 def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
@@ -161,36 +163,3 @@ def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
                 yield folder
         finally:
             os.close(number)
-
-
-FROZEN_VARIABLE = "SCI_STREAM_FROZEN"
-"""Folder with copies of the rig file and the calibration as they were when the run began."""
-_RIG, _CALIBRATION = "rig.toml", "calibration"
-
-
-def freeze(rig: Rig, path: Path, folder: Path) -> None:
-    """Copy a rig file and its calibration, so that a restarted node reads the same as the others.
-
-    Raises OSError if they cannot be copied.
-    """
-    shutil.copyfile(path, folder / _RIG)
-    file = rig.calibration.file
-    if file is not None and file.is_file():  # the node reports one that is missing
-        (folder / _CALIBRATION).mkdir()
-        shutil.copyfile(file, folder / _CALIBRATION / file.name)  # by its name: messages show it
-
-
-def load_rig_of_run(path: Path) -> Rig:
-    """Return a node's rig: as it was when its run began, where there is a supervisor.
-
-    Raises `ConfigError` if the rig file is wrong.
-    """
-    folder = Path(os.environ[FROZEN_VARIABLE]) if FROZEN_VARIABLE in os.environ else None
-    if folder is None or not (folder / _RIG).is_file():
-        return load_rig(path)
-    rig = load_rig(path, text_from=folder / _RIG)
-    file = rig.calibration.file
-    if file is None or not (folder / _CALIBRATION / file.name).is_file():
-        return rig
-    calibration = rig.calibration.model_copy(update={"file": folder / _CALIBRATION / file.name})
-    return rig.model_copy(update={"calibration": calibration})

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
+import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from queue import Full, Queue
-from typing import Literal
+from typing import Any, Literal
+from urllib.error import HTTPError, URLError
 
 from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.errors import InputError
@@ -21,7 +26,7 @@ from sci_stream.model import JsonObject
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
-from sci_stream.transport.http.client import opener_for
+from sci_stream.transport.proxies import opener_for
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +40,12 @@ QUIET_NS = 60_000_000_000
 SATURATED_FRACTION = 0.05
 DARK_FRACTION = 0.02
 _WEBHOOK_TIMEOUT_S = 5.0
+# A server that restarts is back after some seconds; a minute would hold up the next alarms.
+_PAUSES_S = (2.0, 10.0, 0.0)
+_MAX_PAUSE_S = 60.0
+# Statuses below 500 that pass by themselves: request timeout, too early, too many requests.
+_PASSING = (408, 425, 429)
+_JSON = {"Content-Type": "application/json"}
 _MAX_WAITING = 100
 
 
@@ -200,11 +211,17 @@ def _light(
 class _Webhook:
     """Send alarms to an address, one after the other, in a thread; those that cannot be sent are
     logged.
+
+    The address is a secret: with it, anyone can send false alarms. No message contains it.
     """
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
         self._waiting = Queue[JsonObject | None](_MAX_WAITING)
+        self._closing = threading.Event()
+        opener, proxy = opener_for(address, _NoRedirects, _LimitedHttp, _LimitedHttps)
+        self._open = opener.open
+        self._way = f"webhook through the proxy {proxy}" if proxy else "webhook"
         self._thread = threading.Thread(target=self._run, name="alarm-webhook", daemon=True)
         self._thread.start()
 
@@ -217,18 +234,96 @@ class _Webhook:
             log.error("the webhook for alarms does not keep up: %s is not sent", alarm.text)
 
     def close(self) -> None:
+        self._closing.set()
         with suppress(Full):
             self._waiting.put_nowait(None)
         self._thread.join(_WEBHOOK_TIMEOUT_S)
+        if self._thread.is_alive():
+            log.error("the webhook does not answer: the last alarms are not sent")
 
     def _run(self) -> None:
         while (body := self._waiting.get()) is not None:
-            headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(self._address, json.dumps(body).encode(), headers)
-            opener, proxy = opener_for(self._address)
-            way = f"webhook through the proxy {proxy}" if proxy else "webhook"
+            problem = self._deliver(json.dumps(body).encode())
+            if problem:
+                log.error(
+                    "the alarm %r cannot be sent to the %s (%s)", body["text"], self._way, problem
+                )
+
+    def _deliver(self, body: bytes) -> str:
+        """Send an alarm in three tries; return why it was not taken, "" if it was."""
+        problem = ""
+        for usual_s in _PAUSES_S:
+            pause_s = usual_s
             try:
-                with opener.open(request, timeout=_WEBHOOK_TIMEOUT_S):
-                    pass
-            except (OSError, ValueError, HTTPException) as error:
-                log.error("the alarm %r cannot be sent to the %s (%s)", body["text"], way, error)
+                request = urllib.request.Request(self._address, body, _JSON)
+                with self._open(request, timeout=_WEBHOOK_TIMEOUT_S):
+                    return ""
+            except HTTPError as error:
+                with error:
+                    problem = f"it answered with status {error.code}"
+                    if error.code < 500 and error.code not in _PASSING:
+                        return problem
+                    pause_s = retry_after_s(error.headers.get("Retry-After", "")) or usual_s
+            except (OSError, HTTPException) as error:
+                problem = _kind_of(error)
+            except ValueError as error:
+                return type(error).__name__
+            self._closing.wait(pause_s)  # the last one holds up the next alarm
+        return problem
+
+
+def retry_after_s(header: str) -> float:
+    """Return the pause that a server asks for, at most a minute; 0 if it names none."""
+    try:
+        seconds = float(header) if header.isdigit() else _seconds_until(header)
+    except ValueError:
+        return 0.0
+    return min(max(seconds, 0.0), _MAX_PAUSE_S)
+
+
+def _seconds_until(date: str) -> float:
+    return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
+
+
+def _kind_of(error: Exception) -> str:
+    """Describe an error without its text, which may contain the address."""
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.strerror:
+        return cause.strerror
+    return type(cause).__name__
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without its alarm, or at another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _LimitedConnection(HTTPConnection):
+    """A connection that ends after a time, however slowly the bytes of an answer arrive."""
+
+    def connect(self) -> None:
+        super().connect()
+        limit = threading.Timer(_WEBHOOK_TIMEOUT_S, _shut_down, (self.sock,))
+        limit.daemon = True
+        limit.start()
+
+
+class _LimitedSecureConnection(_LimitedConnection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _LimitedHttp(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_LimitedConnection, req)
+
+
+class _LimitedHttps(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_LimitedSecureConnection, req)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended
+        connection.shutdown(socket.SHUT_RDWR)

@@ -121,7 +121,12 @@ class SinkNode:
         if rig.preview.enabled:
             from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
 
-            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask)
+            self._preview = WebPreview(
+                rig.preview,
+                rig.record.folder,
+                self._operators.ask,
+                min_free_mib=rig.record.min_free_mib,
+            )
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)

@@ -32,8 +32,8 @@ from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.device import is_lost, ran_out_of_memory
 from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.plugin_code import DENOISERS, source_of
 
-GROUP = "sci_stream.denoisers"
 _IMAGES = (
     "It gets tensors (N, H, W), a torch.nn.Module (N, 1, H, W); NumPy and OpenCV need "
     "images.numpy(), on a CPU."
@@ -98,8 +98,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
     if path.endswith(".py"):
         load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
     else:
-        named = importlib.metadata.EntryPoint(name, name, GROUP)
-        entry = named if path else plugin_entry(GROUP, name)
+        named = importlib.metadata.EntryPoint(name, name, DENOISERS)
+        entry = named if path else plugin_entry(DENOISERS, name)
         if entry is None or entry.pattern.match(entry.value) is None:
             return None
         load = entry.load
@@ -150,10 +150,12 @@ def load_plugin(name: str) -> DenoiserSpec | None:
 def _from_file(path: Path, attribute: str) -> Any:
     """Return an object of a Python file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # With the path of the original, next to which the code may look for its weights.
+    code = compile(source_of(path).read_bytes(), str(path), "exec")
+    exec(code, module.__dict__)
     return getattr(module, attribute)
 
 

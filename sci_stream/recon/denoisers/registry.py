@@ -19,12 +19,12 @@ from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import (
-    GROUP,
     DenoiserDefaults,
     DenoiserSpec,
     load_plugin,
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.plugin_code import DENOISERS as DENOISERS_GROUP
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import MOSAIC, has_weights, shipped_weights
 from sci_stream.recon.denoisers.weights import is_unrolled, load_ffdnet, load_unrolled
@@ -137,7 +137,7 @@ def denoiser_spec(name: str) -> DenoiserSpec:
         hint = (
             "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
         )
-    names = sorted({*DENOISERS, *plugin_names(GROUP)})
+    names = sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)})
     raise ConfigError(
         "Unknown denoiser",
         expected=f"one of {', '.join(names)}, module:Class or file.py:function",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.recording.segments import first_segment, is_segment_of
+from sci_stream.recording.segments import first_segment, free_bytes, is_segment_of
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
 log = logging.getLogger(__name__)
@@ -114,15 +114,25 @@ def run_jobs(
     *,
     progress: Progress = lambda _done, _total, _report: None,
     stop: Callable[[], bool] = lambda: False,
+    keep_free_mib: float = 0.0,
 ) -> Iterator[JobResult]:
     """Run jobs one after the other in this process; yield each result.
 
-    A failed recording does not end the others.
+    A failed recording does not end the others. A job fails, to be resumed, before its disk has less
+    than ``keep_free_mib``.
     """
     for job in jobs:
         began_s = time.monotonic()
+        floor = _Floor(job.out, keep_free_mib)
+
+        def stops(floor: _Floor = floor) -> bool:
+            return stop() or floor.is_reached()
+
         try:
-            done = replay(job.source, job.plan, progress=progress, stop=stop)
+            floor.require_room()
+            done = replay(job.source, job.plan, progress=progress, stop=stops)
+            if not done.complete:
+                floor.require_room()
         except SciStreamError as error:
             yield JobResult.of(job, JobState.FAILED, began_s, error=str(error), cause=error)
             continue
@@ -132,3 +142,29 @@ def run_jobs(
         yield JobResult.of(job, state, began_s, snapshots=done.done)
         if stop():
             return
+
+
+class _Floor:
+    """The free space that the disk of a file keeps, MiB; once reached, it stays so."""
+
+    def __init__(self, path: Path, mib: float) -> None:
+        self._path = path
+        self._mib = mib
+        self._reached_mib: float | None = None
+
+    def is_reached(self) -> bool:
+        if self._mib and self._reached_mib is None:
+            free_mib = free_bytes(self._path) / 2**20
+            if free_mib < self._mib:
+                self._reached_mib = free_mib
+        return self._reached_mib is not None
+
+    def require_room(self) -> None:
+        """Raise `StorageError` if the floor is reached."""
+        if self.is_reached():
+            raise StorageError(
+                f"{self._path} is not written further: its disk is nearly full",
+                expected=f"at least {self._mib:.1f} MiB free",
+                got=f"{self._reached_mib:.1f} MiB",
+                hint="Free some space, then continue with --resume.",
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -127,16 +128,86 @@ def test_check_measures_the_delay_with_half_open_patterns(latency_us: float) -> 
     assert measure_delay(both) == pytest.approx(early_us, abs=20.0)
 
 
-def test_modulator_that_does_not_respond_is_a_lost_camera() -> None:
-    both = modulated()
+class FailingModulator(SimulatedModulator):
+    """Fails in each call of a name from now on."""
+
+    failure: BaseException | None = None
+    fails_in = ""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == object.__getattribute__(self, "fails_in"):
+            return self._fail
+        return object.__getattribute__(self, name)
+
+    def _fail(self, *_: object) -> NoReturn:
+        assert self.failure is not None
+        raise self.failure
+
+
+def with_failing_modulator() -> tuple[ModulatedCamera, FailingModulator]:
+    made: list[FailingModulator] = []
+
+    def driver(options: SimulatedModulatorOptions) -> FailingModulator:
+        made.append(FailingModulator(options))
+        return made[-1]
+
+    both = modulated(driver=driver)
+    return both, made[0]
+
+
+FAILURES = [
+    CameraError("no answer"),
+    RuntimeError("not open"),
+    ValueError("patterns are numbered from 0"),
+    ConfigError("patterns of another size"),
+    OSError("USB"),
+    SystemExit(0),
+]
+
+
+def use(both: ModulatedCamera) -> None:
+    """Make every call of a run."""
+    both.read(0.01)
+    both.stop()
+    both.close()
+    both.open()
+    both.start()
+    both.read(0.01)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("name", ["open", "load", "arm", "start", "counters"])
+def test_modulator_that_fails_in_mid_run_is_lost(name: str, failure: BaseException) -> None:
+    both, modulator = with_failing_modulator()
     frames(both, 1)
+    modulator.failure, modulator.fails_in = failure, name
+    with pytest.raises(CameraLost, match="mask modulator"):
+        use(both)
+    modulator.fails_in = ""
+    both.stop()
+    both.close()
+    assert len(frames(both, 1)) == 1
 
-    def fail() -> None:
-        raise CameraError("no answer")
 
-    both.modulator.counters = fail
-    with pytest.raises(CameraLost, match="does not respond"):
-        [both.read(0.01) for _ in range(3)]
+@pytest.mark.parametrize("name", ["stop", "close"])
+def test_modulator_that_fails_to_stop_leaves_no_camera_running(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    both, modulator = with_failing_modulator()
+    frames(both, 1)
+    modulator.failure, modulator.fails_in = OSError("USB"), name
+    both.stop()
+    both.close()
+    assert "does not respond" in caplog.text
+    with pytest.raises(RuntimeError, match="open"):
+        both.camera.read(0.01)
+
+
+def test_wrong_patterns_at_the_first_opening_are_wrong_input() -> None:
+    both, modulator = with_failing_modulator()
+    modulator.failure, modulator.fails_in = ConfigError("patterns of another size"), "load"
+    with pytest.raises(ConfigError, match="another size"):
+        both.open()
 
 
 def test_advance_of_an_earlier_series_does_not_hold_in_the_next() -> None:

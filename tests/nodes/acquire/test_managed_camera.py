@@ -252,6 +252,26 @@ def test_camera_is_not_released_while_its_reader_uses_it() -> None:
     assert calls == ["reader", "close"]
 
 
+@pytest.mark.parametrize("change", [{"serial": "2"}, {"firmware": "1.1"}, {"model": "another"}])
+def test_other_camera_at_a_reopening_is_closed_and_refused(change: dict[str, str]) -> None:
+    answers = [GOOD, replace(GOOD, **change), GOOD]
+    closed: list[str] = []
+    driver = Driver(open=lambda: answers.pop(0), close=lambda: closed.append("close"))
+    camera = ManagedCamera(driver, "mine")
+    camera.open()
+    with pytest.raises(CameraError, match="Another camera, or other firmware"):
+        camera.open()
+    camera.close()
+    assert closed == ["close"], "so that the right one can be found"
+    assert camera.open() == GOOD
+
+
+def test_other_camera_is_accepted_where_the_rig_allows_it() -> None:
+    answers = [GOOD, replace(GOOD, serial="2")]
+    camera = ManagedCamera(Driver(open=lambda: answers.pop(0)), "mine", other_camera=True)
+    assert [camera.open().serial for _ in range(2)] == ["1", "2"]
+
+
 # --- open across series
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from sci_stream import clock
 from sci_stream.errors import StorageError
-from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import FIRMWARE, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE
 from tests.e2e.kit import ROOT, environment
@@ -348,6 +348,21 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 # --- crash recovery in the acquire node
+
+
+@pytest.mark.parametrize("other_camera", [False, True])
+def test_series_resumes_with_another_camera_only_if_allowed(
+    tmp_path: Path, other_camera: bool
+) -> None:
+    first = Spool(tmp_path, "bench")
+    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.keep(snapshot(0), 0)
+    first.close(over=False)
+    again = Spool(tmp_path, "bench")
+    another = info(series="s-2", versions={FIRMWARE: "2.0"})
+    resumed = again.begin(another, truth=False, limit_bytes=1 << 12, other_camera=other_camera)
+    assert (resumed == info()) is other_camera
+    again.close(over=True)
 
 
 def test_series_resumes_only_with_equal_masks_and_format(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +28,34 @@ from tests.series_fixtures import Series
 pytestmark = pytest.mark.rig(seconds=5)
 
 
+class Writing:
+    """Writes into the video, by force if it has to, and into its own picture later."""
+
+    units: Mapping[str, str] = {"written": ""}
+
+    def __call__(self, video: Array, _report: SolveReport, /) -> tuple[dict[str, float], None]:
+        with contextlib.suppress(ValueError):
+            video.flags.writeable = True
+        video *= 0
+        return {"written": 1.0}, None
+
+
+class Drawing:
+    units: Mapping[str, str] = {}
+    picture = np.zeros((16, 24, 3), np.uint8)
+
+    def __call__(self, _video: Array, _report: SolveReport, /) -> tuple[dict[str, float], Array]:
+        self.picture += 1
+        return {}, self.picture
+
+
+class Exiting:
+    units: Mapping[str, str] = {}
+
+    def __call__(self, _video: Array, _report: SolveReport, /) -> tuple[dict[str, float], None]:
+        raise SystemExit(0)
+
+
 class Broken:
     units: Mapping[str, str] = {"broken": ""}
 
@@ -43,6 +72,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {
         "count": "analysis_plugin:CountMovingObjects",
         "broken": f"{__name__}:Broken",
+        "writing": f"{__name__}:Writing",
+        "drawing": f"{__name__}:Drawing",
+        "exiting": f"{__name__}:Exiting",
         "absent": "no_module:none",
     }
     others: Callable[..., Any] = importlib.metadata.entry_points
@@ -54,6 +86,28 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         return entries.select(**of) if group == GROUP else others(group=group, **of)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+
+
+def test_analysis_that_writes_into_the_video_is_left_out(
+    series: Series, caplog: pytest.LogCaptureFixture
+) -> None:
+    video = series.video(0)
+    figures, _ = Analyses(["writing"])(video, series.reconstruction(0).report)
+    assert figures == {}
+    assert np.array_equal(video, series.video(0))
+    assert "the analysis writing failed" in caplog.text
+
+
+def test_picture_is_a_copy_of_that_of_the_analysis(series: Series) -> None:
+    analyses = Analyses(["drawing"])
+    report = series.reconstruction(0).report
+    pictures = [analyses(series.video(0), report)[1] for _ in range(2)]
+    assert [picture.max() for picture in pictures if picture is not None] == [1, 2]
+
+
+def test_analysis_that_exits_does_not_end_the_node(series: Series) -> None:
+    figures, picture = Analyses(["exiting"])(series.video(0), series.reconstruction(0).report)
+    assert (figures, picture) == ({}, None)
 
 
 def test_two_moving_squares_are_counted_and_drawn(series: Series) -> None:
@@ -122,7 +176,9 @@ def test_figures_are_recorded_with_a_picture_and_in_metrics(
 
 
 def test_analysis_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="expected one of absent, broken, count; got 'count_all'"):
+    with pytest.raises(
+        ConfigError, match=r"expected one of absent, broken, count, .*; got 'count_all'"
+    ):
         Analyses(["count_all"])
     with pytest.raises(
         ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"

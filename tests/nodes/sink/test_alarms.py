@@ -15,8 +15,15 @@ from typing import Any
 import pytest
 
 from sci_stream.config import Rig
-from sci_stream.errors import InputError
-from sci_stream.nodes.sink.alarms import MAX_ALARMS, QUIET_NS, SATURATED_FRACTION, Alarms
+from sci_stream.config.loader import parse_rig
+from sci_stream.errors import ConfigError, InputError
+from sci_stream.nodes.sink.alarms import (
+    MAX_ALARMS,
+    QUIET_NS,
+    SATURATED_FRACTION,
+    Alarms,
+    retry_after_s,
+)
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus
 from tests.series_fixtures import Series
@@ -118,29 +125,48 @@ def test_list_is_bounded_and_an_unknown_number_is_refused() -> None:
         alarms.acknowledge(1, "eva")
 
 
+class Server(HTTPServer):
+    """Answers each alarm with a status, which a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status = 204
+        self.headers: dict[str, str] = {}
+        self.received: Queue[dict[str, Any]] = Queue()
+        self.address = f"http://127.0.0.1:{self.server_port}/TOKEN"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        self.server.received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.received.put({"followed": self.path})
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @pytest.fixture
-def webhook() -> Iterator[tuple[str, Queue[dict[str, Any]]]]:
-    received: Queue[dict[str, Any]] = Queue()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+def webhook() -> Iterator[Server]:
+    server = Server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/alarm", received
+    yield server
     server.shutdown()
     server.server_close()
 
 
 def test_webhook_is_sent_each_alarm_when_it_begins_and_clears(webhook) -> None:
-    address, received = webhook
-    alarms = Alarms("bench 3", address)
+    alarms = Alarms("bench 3", webhook.address)
+    received = webhook.received
     alarms.update(status(node="lost"), 1 * S)
     alarms.update(status(), 2 * S)
     began, cleared = received.get(timeout=60), received.get(timeout=60)
@@ -176,7 +202,61 @@ def test_malformed_answer_does_not_end_the_webhook(caplog: pytest.LogCaptureFixt
         alarms.update(status(), 2 * S)
         alarms.close()
         server.shutdown()
-    assert caplog.text.count("cannot be sent to the webhook (nonsense") == 2
+    assert caplog.text.count("cannot be sent to the webhook (BadStatusLine)") == 2
+
+
+@pytest.mark.parametrize(
+    ("status_code", "tries"), [(302, 1), (307, 1), (404, 1), (408, 3), (429, 3), (500, 3), (503, 3)]
+)
+def test_webhook_is_tried_again_where_it_may_pass(
+    webhook: Server, status_code: int, tries: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    webhook.status = status_code
+    webhook.headers = {"Location": "/elsewhere", "Retry-After": "30"}
+    alarms = Alarms("rig", webhook.address)
+    alarms.update(status(node="lost"), 1 * S)
+    alarms.close()  # without the pauses
+    assert [alarm["text"] for alarm in webhook.received.queue] == [
+        "reconstruct-0 does not answer"
+    ] * tries
+    assert f"it answered with status {status_code}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("header", "pause_s"),
+    [("7", 7), ("3600", 60), ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("soon", 0), ("", 0)],
+)
+def test_retry_after_is_followed_for_a_minute(header: str, pause_s: float) -> None:
+    assert retry_after_s(header) == pause_s
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://TOKEN.invalid/TOKEN",
+        "http://127.0.0.1:TOKEN/",
+        "http://user:TOKEN@127.0.0.1:1/",
+        "http://127.0.0.1:1/TOKEN\x7f",
+        "http://127.0.0.1:1/TOKEN\u00e9",
+    ],
+)
+def test_address_of_the_webhook_is_not_logged(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    alarms = Alarms("rig", address)
+    alarms.update(status(node="lost"), 1 * S)
+    alarms.close()
+    assert "cannot be sent to the webhook" in caplog.text
+    assert "TOKEN" not in caplog.text
+
+
+def test_address_of_the_webhook_is_a_secret_of_the_rig() -> None:
+    rig = Rig.model_validate({"health": {"webhook": "https://alerts.example.org/TOKEN"}})
+    assert rig.health.webhook.endswith("TOKEN")
+    assert "TOKEN" not in rig.to_toml() + repr(rig)
+    with pytest.raises(ConfigError, match="webhook") as refused:
+        parse_rig('[health]\nwebhook = "ftp://example.org/TOKEN"', overrides={})
+    assert "TOKEN" not in str(refused.value)
 
 
 def test_saturation_behind_half_open_masks_asks_for_sparser_ones(series: SeriesStatus) -> None:

@@ -7,9 +7,13 @@ import socket
 import urllib.request
 from urllib.parse import urlsplit
 
+Handler = urllib.request.BaseHandler | type[urllib.request.BaseHandler]
 
-def opener_for(url: str, *, has_token: bool = False) -> tuple[urllib.request.OpenerDirector, str]:
-    """Return what opens a URL, and the proxy that it goes through, without its password.
+
+def opener_for(
+    url: str, *handlers: Handler, has_token: bool = False
+) -> tuple[urllib.request.OpenerDirector, str]:
+    """Return the opener of a URL with these handlers, and its proxy without the password.
 
     There is none to addresses of this machine and of private networks, which a proxy does not
     reach, nor for a request with a token, which a proxy could read.
@@ -18,8 +22,8 @@ def opener_for(url: str, *, has_token: bool = False) -> tuple[urllib.request.Ope
     host = parts.hostname or ""
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or has_token or urllib.request.proxy_bypass(host) or _is_private(host):
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})), ""
-    return urllib.request.build_opener(), proxy.rpartition("@")[2]
+        return urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers), ""
+    return urllib.request.build_opener(*handlers), proxy.rpartition("@")[2]
 
 
 def _is_private(host: str) -> bool:
