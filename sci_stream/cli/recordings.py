@@ -113,7 +113,7 @@ def _list_folder(folder: Path, *, as_json: bool) -> None:
 
 def _folder_row(file: Path) -> dict[str, object]:
     from sci_stream.recording.reader import Recording
-    from sci_stream.recording.segments import DAMAGE
+    from sci_stream.recording.reader import DAMAGE
 
     row: dict[str, object] = {"file": file.name, "mb": round(file.stat().st_size / 1e6, 1)}
     try:
