@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests", "bridges/tests")
 MAX_MODULES = 15
-MAX_UNTYPED = 40
+# Tables of a rig file hold values of any type, as do summaries.
+MAX_UNTYPED = 50
 MAX_NAME = 60
 
 

@@ -164,7 +164,7 @@ class _SceneFit:
         level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         eye = torch.eye(normal.shape[-1], device=normal.device)
         ridge = (_RIDGE * level + _TINY).unsqueeze(-1) * eye
-        # `cholesky` alone waits for the device to check what the ridge makes sure of.
+        # `cholesky` alone waits for the device to check positivity, which the ridge ensures.
         factor = torch.linalg.cholesky_ex(normal + ridge).L
         scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
         residual = pixels.y - (design @ scene).squeeze(-1)

@@ -73,7 +73,7 @@ class Decision(NamedTuple):
     withheld: bool
 
 
-class Solution(NamedTuple):
+class Delivered(NamedTuple):
     """Result of a guarded solve.
 
     ``video`` (B, H, W): the snapshot itself in each frame where ``report.is_withheld``; ``defects``
@@ -208,7 +208,7 @@ class GuardedSolver:
         self.measure(snapshot)
         return self.engine.begin(snapshot, iterations, watch=watch)
 
-    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solution:
+    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Delivered:
         """Wait for a solve, check its video, and deliver or withhold it."""
         video, report = pending.finish()
         health = None
@@ -232,13 +232,13 @@ class GuardedSolver:
 
     def solve(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
-    ) -> Solution:
+    ) -> Delivered:
         """Measure, correct, solve, check, and deliver or withhold: `begin` and `finish`."""
         return self.finish(snapshot, self.begin(snapshot, iterations, watch=watch))
 
     def solve_as_decided(
         self, snapshot: Snapshot, decision: Decision, iterations: int | None = None
-    ) -> Solution:
+    ) -> Delivered:
         """Solve a snapshot with the masks that an earlier solve had, and its outcome."""
         self.engine.correct_masks(decision.correction)
         video, report = self.engine.reconstruct(snapshot, iterations)
@@ -246,7 +246,7 @@ class GuardedSolver:
 
     def _delivered(
         self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
-    ) -> Solution:
+    ) -> Delivered:
         if withheld:
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Solution(video, report, self.defects)
+        return Delivered(video, report, self.defects)

@@ -177,7 +177,7 @@ def test_compose_mounts_the_rig_that_users_edit() -> None:
 
 
 def cache_folders() -> dict[str, str]:
-    """Return the folders in which torch's compiler of the image keeps what it made."""
+    """Return the folders in which torch's compiler of the image keeps its results."""
     text = (DEPLOY / "container" / "Containerfile").read_text()
     return dict(re.findall(r"(TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR)=(\S+)", text))
 

@@ -79,7 +79,7 @@ def test_leak_after_a_correction_costs_nothing(
     assert corrected > known - 4
 
 
-def test_corners_of_a_dark_field_are_measured_as_far_as_they_are_lit(
+def test_dark_corners_are_measured_as_far_as_they_are_lit(
     masks: np.ndarray, film: np.ndarray
 ) -> None:
     rows, columns = np.mgrid[:SIZE, :SIZE] / (SIZE - 1) - 0.5

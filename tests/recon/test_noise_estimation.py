@@ -170,7 +170,7 @@ def test_invalid_pixels_are_left_out() -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
 @pytest.mark.parametrize("n_frames", [2, 8])
 def test_masks_that_add_up_evenly_give_a_finite_estimate(n_frames: int, noise: float) -> None:
-    """Behind them texture varies as noise does: the two cannot be told apart."""
+    """Behind them texture varies as noise does: the two look alike."""
     rng = np.random.default_rng(1)
     masks = (rng.random((n_frames, 128, 128)).argsort(0) == 0).astype(np.float32)
     rows, columns = np.mgrid[:128, :128]

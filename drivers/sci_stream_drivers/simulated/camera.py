@@ -151,8 +151,9 @@ class _OpenCamera:
         return counts, self._true_video(x)
 
     def _true_video(self, x: F32) -> Array | None:
-        """Return the truth, uint8, if it is wanted: what the calibration makes of a snapshot, which
-        is darker after the exposure was shortened. ``x`` is overwritten.
+        """Return the truth, uint8, if it is wanted; ``x`` is overwritten.
+
+        It is the scene by the scale of the calibration: darker after a shorter exposure.
         """
         if not self._truth:
             return None

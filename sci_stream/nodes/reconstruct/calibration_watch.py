@@ -23,7 +23,7 @@ from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import Guard, GuardedSolver, Solution
+from sci_stream.recon.guarded import Delivered, Guard, GuardedSolver
 from sci_stream.reports import CalibrationHealth
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class CalibrationWatch:
             log.info("correcting errors of single masks: %s", correction.words)
         return pending
 
-    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Solution:
+    def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Delivered:
         """Wait for a solve; log each fault once, when it begins and when it ends."""
         solved = self.solver.finish(snapshot, pending)
         self._check_phase(snapshot, solved.video)

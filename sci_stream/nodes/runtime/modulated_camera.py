@@ -263,7 +263,7 @@ class ModulatedCamera:
         self._settling = max(0, self._settling - 1)
         self._state = 0
         if late:
-            self._guarded(lambda: self._catch_up(late))
+            _as_lost(lambda: self._catch_up(late))
         return dataclasses.replace(frame, chunks={**frame.chunks, **state})
 
     @property

@@ -101,7 +101,7 @@ class ReplaySolver:
         return self.setups[int(self.chosen[seq - self.first_seq])]
 
     def decision_of(self, seq: int) -> Decision | None:
-        """Return the recorded decision on a snapshot; None to decide anew."""
+        """Return the recorded decision on a snapshot; None to decide again."""
         return None if self.decisions is None else self.decisions.of(seq - self.first_seq)
 
 

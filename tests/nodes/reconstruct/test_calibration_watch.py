@@ -18,7 +18,7 @@ from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import Solution
+from sci_stream.recon.guarded import Delivered
 from sci_stream.recon.settings import default_settings
 from sci_stream.reports import CalibrationHealth
 from tests.calibration.moved_masks import Rig
@@ -84,7 +84,7 @@ def watch(rig: Rig, section: CalibrationSection) -> tuple[CalibrationWatch, Engi
     return CalibrationWatch(section, engine), engine
 
 
-def solved(watching: CalibrationWatch, snapshot: Snapshot) -> Solution:
+def solved(watching: CalibrationWatch, snapshot: Snapshot) -> Delivered:
     return watching.finish(snapshot, watching.begin(snapshot, 1))
 
 

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class CountedCompiler:
-    """The compiler of fused operations, which generates nothing and counts what it traces."""
+    """The compiler of fused operations, which generates nothing and counts the traces."""
 
     def __init__(self) -> None:
         self.versions = 0

@@ -32,7 +32,7 @@ def _frames(*shape: int) -> torch.Tensor:
 
 
 class Recorder:
-    """A denoiser that notes the shapes of what it is called with."""
+    """A denoiser that notes the shapes of its arguments."""
 
     name = "recorder"
     takes_relative = True
@@ -129,7 +129,7 @@ def test_engine_passes_the_planes_of_a_frame_together(bayer: BayerPhase | None) 
         assert prior.of_mosaics.maps == {(4, 8, 12)}
 
 
-def test_trained_stages_follow_iterations_with_the_mosaic_network() -> None:
+def test_trained_stages_follow_the_network_of_mosaics() -> None:
     prior = named_prior("unrolled", CPU, None, Precision.FLOAT32)
     mosaics = ColourRecorder()
     suited, together = suited_to_colours(prior.after(mosaics), BayerPhase.RGGB)

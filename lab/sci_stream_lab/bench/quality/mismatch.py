@@ -57,7 +57,7 @@ def mismatch_table(
     device: torch.device,
     settings: SolverSettings,
     progress: Progress,
-) -> ResultTable:
+) -> ResultTable[MismatchQuality]:
     """Return a row for each set and turn, and the mean of the sets for each turn."""
     rows: list[MismatchQuality] = []
     for footage in sets:
@@ -115,7 +115,7 @@ def displaced(masks: Masks, degrees: float) -> Masks:
     """Return masks, (B, H, W), turned around their middle and displaced by (0.5, 0.3) px."""
     height, width = masks.shape[1:]
     turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
-    turn[:, 2] += _SHIFT_PX
+    turn[:, 2] += np.array(_SHIFT_PX)
     return np.stack(
         [
             cv2.warpAffine(mask, turn, (width, height), borderMode=cv2.BORDER_REPLICATE)
