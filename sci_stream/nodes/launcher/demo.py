@@ -227,7 +227,7 @@ def demo_rig(
 
 
 class Pace:
-    """The rate of a demo's camera: half the rate of the machine's solves, down at once and up slowly.
+    """The rate of a demo's camera: half of the machine's solves, down at once and up slowly.
 
     ``full_iterations`` are those of the rig: an overloaded node spends fewer, and all shall fit.
     """
