@@ -10,22 +10,22 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 V = TypeVar("V")
 
-MAX_DIM: Final = 65536
-MAX_CHUNKS: Final = 24
+MAX_DIM = 65536
+MAX_CHUNKS = 24
 """Numbers that come with a snapshot: 16 of a camera, those of its modulator and of analyses."""
 
 _WITHOUT_NUL = r"[^\x00]*"  # neither HDF5 nor file names can hold it
 _CHUNK_NAME = r"[^/\x00-\x1f\x7f]+"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FieldType:
     """Metadata of a field that is sent.
 
@@ -50,7 +50,7 @@ class FieldType:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Payload:
     """Metadata of an array that is sent as a payload: dtypes, number of dimensions, and whether it
     may be None.
@@ -176,7 +176,7 @@ Label = Annotated[str, prose(256, "label")]
 Sentence = Annotated[str, prose(1024)]
 Paragraph = Annotated[str, prose(2048)]
 
-MAX_TEXT: Final = 1024
+MAX_TEXT = 1024
 StatusValue = Annotated[
     bool | int | float | str,
     FieldType(

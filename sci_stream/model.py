@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Self, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from sci_stream.field_types import (
@@ -30,13 +31,18 @@ from sci_stream.field_types import (
 from sci_stream.reports import SolveReport
 
 Array = npt.NDArray[Any]
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+U8 = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value of a JSON document, as status, summary and journals are written."""
+JsonObject = dict[str, Json]
 
 # Types of the elements of snapshots and of videos.
-COUNTS: Final = ("uint8", "uint16", "float32")
-VIDEO: Final = ("float16", "float32")
+COUNTS = ("uint8", "uint16", "float32")
+VIDEO = ("float16", "float32")
 
 
 class BayerPhase(enum.StrEnum):
@@ -60,7 +66,7 @@ class Policy(enum.StrEnum):
     recording."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameIds:
     """Numbering of a camera's frames: from ``first`` up to ``last``, then from ``first`` again."""
 
@@ -82,7 +88,7 @@ class FrameIds:
         return step - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraCapabilities:
     """Properties of an open camera and its frames.
 
@@ -115,7 +121,7 @@ class CameraCapabilities:
     patterns: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CameraFrame:
     """One frame as delivered by a driver.
 
@@ -144,7 +150,7 @@ class CameraFrame:
     chunks: Chunks = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SnapshotId:
     """Identity of a snapshot: ``seq`` counts from 0 within a ``series`` and is never repeated in
     it.
@@ -158,7 +164,7 @@ class SnapshotId:
     seq: Seq
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """One coded exposure, y = Σ_b φ_b ⊙ x_b + z in DN, with everything needed to reconstruct and
     account for it.
@@ -189,7 +195,7 @@ class Snapshot:
     chunks: Chunks = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StageTimes:
     """Unix time in ns at which a snapshot passed each stage; 0 for stages not reached."""
 
@@ -201,7 +207,7 @@ class StageTimes:
     accepted_ns: Count = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Reconstruction:
     """The B video frames recovered from one snapshot.
 
@@ -226,12 +232,21 @@ class Reconstruction:
     dropped_before: Count = 0
     chunks: Chunks = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, snapshot: Snapshot, **solved: Any) -> Self:
+        """Return the reconstruction of a snapshot: the fields of both are the snapshot's unless
+        given.
+        """
+        names = [one.name for one in fields(cls) if hasattr(snapshot, one.name)]
+        shared = {name: getattr(snapshot, name) for name in names}
+        return cls(**(shared | solved))
+
 
 FIRMWARE = "camera firmware"
 """Entry of the firmware in the versions of a series."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesInfo:
     """Description of a series, known when it starts; recorded with it.
 
@@ -269,7 +284,7 @@ class SeriesInfo:
         return self.versions.get(FIRMWARE, "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Feature:
     """A feature of a camera, as described by its driver.
 
@@ -294,7 +309,7 @@ class Feature:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inspection:
     """The features of a camera, in its own order, and driver options.
 
@@ -308,7 +323,7 @@ class Inspection:
     trigger: Mapping[str, Json] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundCamera:
     """A camera on the system; ``access`` is its availability in a word, ``options`` select exactly
     this camera.
@@ -323,7 +338,7 @@ class FoundCamera:
     options: Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundInterface:
     """An interface that cameras are attached to: a network or USB controller, a frame grabber."""
 
@@ -333,7 +348,7 @@ class FoundInterface:
     cameras: tuple[FoundCamera, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundProducer:
     """The software through which a driver reaches cameras; ``problem`` describes its fault,
     if any.

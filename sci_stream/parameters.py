@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, Literal, TypeGuard
+from typing import Literal, TypeGuard
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -23,19 +23,19 @@ Kind = Literal["flag", "integer", "number", "choice"]
 
 # Prefix of the keys under which a reconstruct node's status lists its solver settings, which the
 # sink records.
-SOLVER_KEY: Final = "solver."
+SOLVER_KEY = "solver."
 # Prefix of the keys under which a node's status declares its parameters, each as
 # `Parameter.to_text`.
-SET_KEY: Final = "set."
+SET_KEY = "set."
 # Key under which a node's status lists its actions, separated by blanks.
-ACTIONS_KEY: Final = "actions"
+ACTIONS_KEY = "actions"
 
 # Parameters per request. A request is validated and applied as a whole, so this bounds the work of
 # one message.
-MAX_CHANGES: Final = 16
+MAX_CHANGES = 16
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-DEMO: Final = "the demo"
+DEMO = "the demo"
 """Who paces the camera of a demo. Its changes are recorded without a warning or a notice."""
 # Longest text value of a status entry on the wire.
 _MAX_TEXT = 1024
@@ -43,7 +43,7 @@ _MAX_TEXT = 1024
 _LARGEST = 1e300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SettingChange:
     """A change by an operator: a parameter from ``old`` to ``new`` or, with neither, an action."""
 
@@ -63,7 +63,7 @@ class SettingChange:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ControlAnswer:
     """Answer to a request of an operator: the current values by node, and a text."""
 
@@ -71,7 +71,7 @@ class ControlAnswer:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameter:
     """A parameter that can be set, with its current value.
 

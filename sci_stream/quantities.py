@@ -21,7 +21,7 @@ Value = bool | int | float | str | None
 _Aspect = TypeVar("_Aspect")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column:
     """A column of a recording: name, NumPy type, meaning, unit, value of unwritten rows."""
 
@@ -71,7 +71,7 @@ class OverSeries(enum.Enum):
     """Number of snapshots for each of its words."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inspected:
     """Summary of a quantity by ``inspect``.
 
@@ -87,7 +87,7 @@ class Inspected:
     usually_zero: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InRun:
     """Which of ``mean``, ``min`` and ``max`` the summary of a run (``--summary``) has, and with how
     many digits.
@@ -97,7 +97,7 @@ class InRun:
     digits: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Metric:
     """A Prometheus gauge with the latest value; quantities that share a ``name`` differ in the
     value of its label.
@@ -109,7 +109,7 @@ class Metric:
     label_value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PageText:
     """Label on the live page, unit and digits.
 
@@ -121,7 +121,7 @@ class PageText:
     digits: int = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reported:
     """How a quantity is reported, where it differs; the sole metadata of one without other aspects.
 
@@ -137,7 +137,7 @@ Aspect = Column | Inspected | InRun | Metric | PageText | Reported
 """Declarations of a quantity in the annotation of its field."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quantity:
     """The declaration of one quantity, from the annotation of its field.
 

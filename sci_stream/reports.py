@@ -44,7 +44,7 @@ _SHIFT_HELP = "Estimated shift of the masks on the sensor, by axis, px."
 _NOISE_HELP = "Estimated noise of the last measurement relative to it, in all and by the masks."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CalibrationHealth:
     """State of the calibration, measured from a snapshot at run time; None where it could not be
     measured.
@@ -172,7 +172,7 @@ class CalibrationHealth:
         return math.hypot(self.shift_x_px, self.shift_y_px)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SolveReport:
     """Report of the engine on one solve.
 

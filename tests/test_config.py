@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sci_stream.config import Rig, example_toml, load_rig, parse_rig, validate_options
 from sci_stream.config.fields import has_mark
-from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.toml_text import edited_text, table_text
 from sci_stream.errors import ConfigError
 from sci_stream.model import Policy
@@ -200,27 +199,6 @@ def test_load_rig_refuses_folders_images_and_large_files(tmp_path: Path) -> None
         load_rig(picture, {})
     with pytest.raises(ConfigError, match="cannot be read"):
         load_rig(tmp_path, {})
-
-
-# --- earlier versions
-
-
-@pytest.mark.parametrize("key", sorted(REMOVED))
-def test_removed_key_is_refused_with_what_replaced_it(key: str) -> None:
-    section, name = key.split(".")
-    assert f"rig.toml: [{section}] {name} was removed. {REMOVED[key]}" in complaint(
-        f"[{section}]\n{name} = 1"
-    )
-    assert REMOVED[key] in complaint("", {f"SCI_STREAM_RIG__{section}__{name}".upper(): "1"})
-
-
-def test_recorded_rig_is_read_without_its_removed_keys() -> None:
-    text = (
-        "[camera]\nreconnect_first_s = 0.5\n[reconstruct]\nmomentum = "
-        "0.5\n[reconstruct.expert]\nthreads = 3"
-    )
-    rig = parse_rig(text, overrides={}, recorded=True)
-    assert rig == parse("[reconstruct]\nthreads = 3")
 
 
 # --- the environment

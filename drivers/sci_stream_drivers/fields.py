@@ -12,7 +12,13 @@ from sci_stream.model import BayerPhase
 class DriverOptions(BaseModel):
     """Options of a camera: immutable, and an unknown name is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Put each description on one line."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
 
 
 T = TypeVar("T")

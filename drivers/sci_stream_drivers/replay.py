@@ -40,34 +40,22 @@ _MAX_RESIDUAL = 0.05
 class ReplayOptions(DriverOptions):
     """Options of the replay camera."""
 
-    path: Path = Field(
-        description="A published .mat file (v5 or v7.3); a recording: its first .h5 file."
-    )
-    snapshot_rate_hz: float = Field(
-        default=0.0,
-        ge=0,
-        le=100_000,
-        description="Snapshots per second; 0: as fast as they can be read.",
-    )
-    loop: bool = Field(default=False, description="Restart after the last shot, endlessly.")
-    start: int = Field(default=0, ge=0, description="First shot to play, from 0.")
-    stop: int | None = Field(
-        default=None, ge=1, description="Shot to stop before; unset: play all."
-    )
-    truth: bool = Field(
-        default=True, description="Deliver the true video, if a .mat file contains it."
-    )
-    bayer: BayerOption = Field(
-        default=None,
-        description="Colour filters of a .mat file's sensor, or none; a recording contains its "
-        "own.",
-    )
-    full_scale_dn: float | None = Field(
-        default=None,
-        gt=0,
-        description="Counts of one white frame through an open mask of a .mat file; unset: "
-        "estimated.",
-    )
+    path: Path
+    """A published .mat file (v5 or v7.3); a recording: its first .h5 file."""
+    snapshot_rate_hz: float = Field(0.0, ge=0, le=100_000)
+    """Snapshots per second; 0: as fast as they can be read."""
+    loop: bool = False
+    """Restart after the last shot, endlessly."""
+    start: int = Field(0, ge=0)
+    """First shot to play, from 0."""
+    stop: int | None = Field(None, ge=1)
+    """Shot to stop before; unset: play all."""
+    truth: bool = True
+    """Deliver the true video, if a .mat file contains it."""
+    bayer: BayerOption = None
+    """Colour filters of a .mat file's sensor, or none; a recording contains its own."""
+    full_scale_dn: float | None = Field(None, gt=0)
+    """Counts of one white frame through an open mask of a .mat file; unset: estimated."""
 
     @model_validator(mode="after")
     def _start_is_before_stop(self) -> ReplayOptions:
@@ -91,7 +79,7 @@ class ReplayCamera:
         self._pacer = Pacer(options.snapshot_rate_hz)
         self._source: PublishedSource | RecordedSource | None = None
         self._chosen = range(0)
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = False
         self._played = 0
 

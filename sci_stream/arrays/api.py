@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sci_stream.arrays.inputs import AnyArray, real_array
@@ -26,7 +25,7 @@ from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
 from sci_stream.files.video_output import FOLDERS, VideoStack, as_page, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F32, F64, Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.backend.torch_state import plain_torch_state
@@ -41,7 +40,7 @@ class MaskMismatchWarning(DataWarning):
     """The masks do not belong to the measurement, or are in another order: no video is made up."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Reconstructed:
     """Result of `reconstruct`.
 
@@ -131,7 +130,7 @@ class Reconstructed:
         return MaskCorrection.from_text(self.report.masks_at)
 
     @property
-    def frame_times(self) -> npt.NDArray[np.float64]:
+    def frame_times(self) -> F64:
         """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal
         unless corrected.
         """
@@ -306,7 +305,7 @@ def reconstruct_stream(
 
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
-    known: set[str] = set()
+    known = set[str]()
     for seq, snapshot in enumerate(snapshots):
         counts = real_array(snapshot, f"snapshot {seq}", invalid=True)
         if counts.ndim != 2:
@@ -337,5 +336,5 @@ def _result(
     )
 
 
-def _like(video: npt.NDArray[np.float32], given: AnyArray) -> Any:
+def _like(video: F32, given: AnyArray) -> Any:
     return torch.from_numpy(video).to(given.device) if isinstance(given, torch.Tensor) else video

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sci_stream.errors import InputError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F32, Array, BayerPhase
 from sci_stream.optics.white import white_level
 
 AnyArray = Array | torch.Tensor
@@ -104,7 +103,7 @@ def require_fit(y: Array, masks: tuple[int, ...]) -> None:
     )
 
 
-def true_frames(truth: AnyArray, count: int, masks: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def true_frames(truth: AnyArray, count: int, masks: tuple[int, ...]) -> F32:
     """Return the true frames of the first snapshots, or of all, as (n, B, H, W), 0–1.
 
     Raises `InputError` unless they fit ``count`` snapshots behind masks of a shape, (B, H, W).

@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 from sci_stream.optics.calibration import Calibration
 
 # Only a comparison of y with masks from elsewhere shows these. All other defects are found in each
@@ -49,7 +48,7 @@ def _repaired(calibration: Calibration, defect: Defect) -> Calibration:
     return dataclasses.replace(calibration, phi=phi, bad_pixels=bad)
 
 
-def _outside(shape: tuple[int, int], dx: int, dy: int) -> npt.NDArray[np.bool_]:
+def _outside(shape: tuple[int, int], dx: int, dy: int) -> Flags:
     """Return the pixels, (H, W), whose masks move in from outside by (dx, dy) px."""
     outside = np.zeros(shape, np.bool_)
     outside[: max(dy, 0)] = True

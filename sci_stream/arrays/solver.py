@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sci_stream.arrays.inputs import (
@@ -26,7 +25,7 @@ from sci_stream.arrays.scale import estimated_white
 from sci_stream.calibration.evidence import Defect, stuck_in, truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS
 from sci_stream.errors import DataError, InputError
-from sci_stream.model import Array, BayerPhase, Snapshot
+from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import transmission
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -52,7 +51,7 @@ OnMismatch = Literal["raise", "snapshot"]
 """What to do where the masks do not fit or a solve diverges: raise, or return the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArrayOptions:
     """Options of the solver; see `sci_stream.reconstruct`."""
 
@@ -134,7 +133,7 @@ class ArraySolver:
         invalid = 0 if self._solver is None or valid.all() else np.nan
         return np.where(valid, series, series.dtype.type(invalid))
 
-    def _leave_out(self, valid: npt.NDArray[np.bool_], name: str) -> None:
+    def _leave_out(self, valid: Flags, name: str) -> None:
         invalid = np.asarray(~valid.all(0))
         if not invalid.any():
             return
@@ -186,7 +185,7 @@ class ArraySolver:
         engine = Engine(self.calibration, self.denoiser, self.device, self.settings)
         self._solver = GuardedSolver(engine, Guard() if checks else NO_GUARD)
 
-    def videos(self, progress: Progress) -> Iterator[tuple[npt.NDArray[np.float32], SolveReport]]:
+    def videos(self, progress: Progress) -> Iterator[tuple[F32, SolveReport]]:
         """Solve the snapshots in order; ``progress`` is called after each iteration."""
         y, seqs = self._series
         total = len(seqs) * self.settings.iterations
@@ -202,7 +201,7 @@ class ArraySolver:
         y: Array,
         truth: Array | None = None,
         count: Callable[[], None] | None = None,
-    ) -> tuple[npt.NDArray[np.float32], SolveReport]:
+    ) -> tuple[F32, SolveReport]:
         """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration.
 
         Without it, solves on a GPU are recorded, which pays in a long series.

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.calibration.mask_order import thumbnails
-from sci_stream.model import Array
+from sci_stream.model import F64, Array
 
 # The step across the ends must be this many times the next largest one, in the mean of one, two or
 # three snapshots, or the phase is unknown: a scene at rest, or one that only flickers. On the
@@ -33,7 +32,7 @@ class CyclePhase:
     """
 
     def __init__(self) -> None:
-        self._rings: deque[npt.NDArray[np.float64]] = deque(maxlen=len(_CLEAR))
+        self._rings = deque[F64](maxlen=len(_CLEAR))
 
     def forget(self) -> None:
         """Forget earlier exposures."""

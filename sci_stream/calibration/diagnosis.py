@@ -31,7 +31,7 @@ _GAIN = (0.95, 1.05)
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     """Return the faults of a calibration by name, each as a sentence."""
-    faults: dict[str, str] = dict(
+    faults = dict[str, str](
         line.split(": ", 1) for line in health.defects.splitlines() if ": " in line
     )
     shift = health.shift_px

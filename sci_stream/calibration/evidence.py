@@ -20,8 +20,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.mask_errors import F64, Flags
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F64, Array, BayerPhase, Flags
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -90,7 +89,7 @@ _OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
 _JPEG = 0.15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Defect:
     """A defect of the data: name, figure and remedy in one sentence.
 

@@ -32,13 +32,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.model import F32, F64
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
-
-F64 = npt.NDArray[np.float64]
-F32 = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 
 # Standard deviations of the errors of a rig that was calibrated with care and has since warmed up:
 # shift of a mask, pixels; blur; gain of a frame; black level relative to the brightest y there is.
@@ -101,7 +97,7 @@ class MaskErrorEstimator:
         alike: their difference is hardly seen, and a stage moves smoothly.
     """
 
-    def __init__(self, phi: npt.NDArray[np.float32]) -> None:
+    def __init__(self, phi: F32) -> None:
         B = self._n_frames = len(phi)
         brightest = float(phi.sum(0).max())
         alike = np.linalg.cholesky(mask_correlation(phi) + _APART * np.eye(B))
@@ -130,7 +126,7 @@ class MaskErrorEstimator:
         self._score: F64 = np.zeros(count)
         self._scatter = 0.0
         self._before: Brightness | None = None
-        self._trends: deque[tuple[float, float]] = deque(maxlen=_PAIRS)
+        self._trends = deque[tuple[float, float]](maxlen=_PAIRS)
         self.snapshots = 0
         """Number of snapshots so far."""
         self.theta: F64 = np.zeros(count)
@@ -258,7 +254,7 @@ class MaskErrorEstimator:
         return float(np.abs((one - other) / self._sd).max())
 
 
-def mask_correlation(phi: npt.NDArray[np.float32]) -> F64:
+def mask_correlation(phi: F32) -> F64:
     """Return the correlation of masks, (B, B)."""
     flat = phi.reshape(len(phi), -1)
     flat = flat - flat.mean(1, keepdims=True)

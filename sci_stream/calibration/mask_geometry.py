@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sci_stream.calibration.mask_errors import F32, F64, Flags
 from sci_stream.calibration.measurement import cells, surroundings
-from sci_stream.model import BayerPhase
+from sci_stream.model import F32, F64, BayerPhase, Flags
 from sci_stream.optics.displacement import RIGID, Linear
 from sci_stream.optics.mask_warp import warped_masks
 
@@ -36,7 +35,7 @@ _LEAST_PX, _SETTLED_PX = 0.06, 0.005
 _MAX_ROUNDS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Field:
     """Displacements that grow with the place: of a corner, px, and the median peak of the tiles."""
 

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import F32, F64, Array
 
 UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = (
     "unknown",
@@ -41,7 +40,7 @@ _SHORTER = 0.97
 _MOTION = 0.003
 
 
-def thumbnails(video: Array) -> npt.NDArray[np.float32]:
+def thumbnails(video: Array) -> F32:
     """Return (B, h, w) means over cells of 8×8 pixels, which average out the mosaic and the
     reconstruction noise.
     """
@@ -73,9 +72,9 @@ class MaskOrderDetector:
         self._orders = np.stack(
             [(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)]
         )
-        self._lengths: deque[npt.NDArray[np.float64]] = deque(maxlen=_PAIRS_KEPT)
+        self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
 
-    def add(self, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> None:
+    def add(self, before: F32, after: F32) -> None:
         """Add a pair of consecutive snapshots, as `thumbnails`, unless the scene is static."""
         inside = _distances(before, before) + _distances(after, after)
         across = _distances(before, after)
@@ -111,7 +110,7 @@ class MaskOrderDetector:
         return (ROTATED if best < B else REVERSED), int(self._orders[best][0])
 
 
-def _distances(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _distances(a: F32, b: F32) -> F64:
     """Return mean squared differences between all frames of two videos, (B, B)."""
     difference = a[:, None].astype(np.float64) - b[None]
     return np.asarray(np.square(difference).mean((2, 3)))

@@ -31,16 +31,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from sci_stream.calibration.mask_errors import (
-    F32,
-    F64,
     Brightness,
-    Flags,
     MaskInformation,
     trend_of,
 )
-from sci_stream.model import Array
+from sci_stream.model import F32, F64, Array, Flags
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
@@ -104,7 +102,7 @@ _TILE_PX = 16
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskFit:
     """Result of fitting the masks to one snapshot.
 
@@ -143,25 +141,25 @@ class _Pixels(NamedTuple):
     both 0 elsewhere.
     """
 
-    y: torch.Tensor
-    valid: torch.Tensor
+    y: Tensor
+    valid: Tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _SceneFit:
     """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with the
     residual of y.
     """
 
-    design: torch.Tensor
-    scene: torch.Tensor
-    factor: torch.Tensor
-    residual: torch.Tensor
-    variance: torch.Tensor
+    design: Tensor
+    scene: Tensor
+    factor: Tensor
+    residual: Tensor
+    variance: Tensor
     floor: float
 
     @classmethod
-    def of(cls, design: torch.Tensor, pixels: _Pixels) -> _SceneFit:
+    def of(cls, design: Tensor, pixels: _Pixels) -> _SceneFit:
         normal = design.mT @ design
         level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
         eye = torch.eye(normal.shape[-1], device=normal.device)
@@ -174,7 +172,7 @@ class _SceneFit:
         return cls(design, scene.squeeze(-1), factor, residual, _variance(residual, pixels), floor)
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> Tensor:
         """Weight of each block by the quality of the fit, (N,): edges count little."""
         return (self.variance + 0.5 * self.variance.median() + _TINY).reciprocal()
 
@@ -185,7 +183,7 @@ class _SceneFit:
         """
         return float((self.variance + self.floor).log().mean())
 
-    def robust_weight(self, pixels: _Pixels) -> torch.Tensor:
+    def robust_weight(self, pixels: _Pixels) -> Tensor:
         """Return the weight of each block, (N,), as little as none where the fit is far worse than
         in most.
         """
@@ -205,7 +203,7 @@ class _SceneFit:
         alike = (fixed.variance < _STILL * self.variance).view(-1, 1, 1)
         return _SceneFit.of(torch.where(alike, still, self.design), pixels)
 
-    def without_scene(self, columns: torch.Tensor) -> torch.Tensor:
+    def without_scene(self, columns: Tensor) -> Tensor:
         """Return changes of y, (N, p, K'), without what another scene explains of them (variable
         projection).
         """
@@ -387,7 +385,7 @@ class MaskFitter:
         )
         return given - other
 
-    def _misfit_of_any_gains(self, masks: torch.Tensor, pixels: _Pixels) -> float:
+    def _misfit_of_any_gains(self, masks: Tensor, pixels: _Pixels) -> float:
         """Return the misfit of blocks of masks, (N, B, p), of any gains."""
         scene_fit = self._fit_scene(masks, pixels)
         changes = scene_fit.without_scene((masks * self._video(scene_fit, pixels.valid)).mT)
@@ -424,7 +422,7 @@ class MaskFitter:
 
     def blocks(
         self, y: F32, valid: Flags, at: Displacement, most: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions
         of a plane, (3, p).
 
@@ -496,15 +494,13 @@ class MaskFitter:
         )
         return _Pixels(self._flat(blocks * known), self._flat(known))
 
-    def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
+    def _flat(self, blocks: Tensor) -> Tensor:
         """Reorder (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
         if self._planes == 4:
             blocks = bayer.split(blocks).flatten(0, 1)
         return blocks.flatten(-2)
 
-    def _filtered(
-        self, phi: torch.Tensor, at: Displacement, axis: int, margin: int = 0
-    ) -> torch.Tensor:
+    def _filtered(self, phi: Tensor, at: Displacement, axis: int, margin: int = 0) -> Tensor:
         """Displace extended blocks along one axis (0: x, 1: y), which consumes the halo except for
         a margin.
         """
@@ -513,7 +509,7 @@ class MaskFitter:
             phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin
         )
 
-    def _fit_scene(self, masks: torch.Tensor, pixels: _Pixels) -> _SceneFit:
+    def _fit_scene(self, masks: Tensor, pixels: _Pixels) -> _SceneFit:
         """Fit the scene in every block behind its masks, (N, B, p)."""
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(
@@ -523,7 +519,7 @@ class MaskFitter:
 
     def _step(
         self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels
-    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+    ) -> tuple[Tensor, Tensor, float]:
         """Return the change of the weights (x, then y), the covariance of these and of stray light,
         and the fraction of stray light.
         """
@@ -542,20 +538,20 @@ class MaskFitter:
         solution = covariance @ scores.sum(0)
         return solution[:-1], excess * covariance, float(solution[-1])
 
-    def _video(self, scene_fit: _SceneFit, valid: torch.Tensor) -> torch.Tensor:
+    def _video(self, scene_fit: _SceneFit, valid: Tensor) -> Tensor:
         """Return the scene of every block, (N, B, p)."""
         coefficients = scene_fit.scene.view(len(scene_fit.scene), len(self._time), len(self._space))
         return torch.einsum(
             "nks,sp,kb->nbp", coefficients, self._space, self._time
         ) * valid.unsqueeze(1)
 
-    def _displaced(self, phi: torch.Tensor, at: Displacement) -> torch.Tensor:
+    def _displaced(self, phi: Tensor, at: Displacement) -> Tensor:
         """Return the displaced masks of the blocks, (N, B, p)."""
         return self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
 
     def _changes(
-        self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels, video: torch.Tensor
-    ) -> torch.Tensor:
+        self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels, video: Tensor
+    ) -> Tensor:
         """Return the changes of y by the weights (x, then y) and by stray light, (N, p,
         4·`TAPS_RADIUS` + 1).
         """
@@ -571,7 +567,7 @@ class MaskFitter:
         return torch.stack([*columns, self._stray(scene_fit, pixels)], -1)
 
     @staticmethod
-    def _stray(scene_fit: _SceneFit, pixels: _Pixels) -> torch.Tensor:
+    def _stray(scene_fit: _SceneFit, pixels: _Pixels) -> Tensor:
         """Return the change of y by stray light, (N, p): the same share of the brightness at each
         pixel of a block.
         """
@@ -602,24 +598,24 @@ class MaskFitter:
         return float((1.0 - _median(ratio, weight)).clamp(_LEAST_MATCH, 1.0))
 
     @staticmethod
-    def _elsewhere(phi: torch.Tensor) -> torch.Tensor:
+    def _elsewhere(phi: Tensor) -> Tensor:
         """Return the masks of a third of the sensor further on for each block."""
         return phi.roll(len(phi) // 3, 0)
 
 
-def _variance(residual: torch.Tensor, pixels: _Pixels) -> torch.Tensor:
+def _variance(residual: Tensor, pixels: _Pixels) -> Tensor:
     """Return the mean square of the residual of each block, (N,)."""
     return residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
 
 
-def _correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+def _correlation(a: Tensor, b: Tensor) -> float:
     """Return the mean correlation of images, (…, h, w) both."""
     a, b = (images - images.mean((-2, -1), keepdim=True) for images in (a, b))
     norms = a.square().sum((-2, -1)) * b.square().sum((-2, -1))
     return float(((a * b).sum((-2, -1)) / (norms.sqrt() + _TINY)).mean())
 
 
-def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _median(values: Tensor, weights: Tensor) -> Tensor:
     """Return the median of values that count by weights, (N,) both."""
     order = values.argsort()
     share = weights[order].cumsum(0) / weights.sum()
@@ -686,7 +682,7 @@ def _places(
     return grid[0].ravel(), grid[1].ravel()
 
 
-def _basis(n_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _basis(n_frames: int) -> tuple[Tensor, Tensor]:
     """Return the spatial (3, p) and temporal (2, B) functions whose products model a scene in a
     block.
     """
@@ -701,7 +697,7 @@ def _within_reach(displacement: Displacement) -> Displacement:
     return dataclasses.replace(displacement, base_px=(x, y))
 
 
-def _moved(displacement: Displacement, step: torch.Tensor) -> tuple[Displacement, float]:
+def _moved(displacement: Displacement, step: Tensor) -> tuple[Displacement, float]:
     """Return the displacement after a step, shortened if it is too long, and the length of the
     step.
     """

@@ -28,8 +28,9 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from sci_stream.calibration.mask_errors import F64
+from sci_stream.model import F64
 
 Order = npt.NDArray[np.intp]
 
@@ -62,9 +63,9 @@ class ShuffleDetector:
         self._given = np.arange(n_frames)
         self._covariances = [np.zeros((n_frames, n_frames)) for _ in range(_FOLDS)]
         self._candidates = [self._given] * _FOLDS
-        self._gains: deque[F64] = deque(maxlen=_WINDOW)
+        self._gains = deque[F64](maxlen=_WINDOW)
 
-    def add(self, measured: torch.Tensor, masks: torch.Tensor, space: torch.Tensor) -> None:
+    def add(self, measured: Tensor, masks: Tensor, space: Tensor) -> None:
         """Take a snapshot into account.
 
         Parameters
@@ -124,7 +125,7 @@ class ShuffleDetector:
 class _MovingBlocks:
     """Likelihoods of blocks of one snapshot; the variance of each block is taken from itself."""
 
-    def __init__(self, measured: torch.Tensor, masks: torch.Tensor, space: torch.Tensor) -> None:
+    def __init__(self, measured: Tensor, masks: Tensor, space: Tensor) -> None:
         pixels, frames = masks.shape[-1], masks.shape[1]
         self._masks, self._degrees = masks, pixels - len(space)
         self._distance = _spatial(pixels)
@@ -139,28 +140,28 @@ class _MovingBlocks:
         self._y = measured
         self._base = self._likelihood(root)
 
-    def _root(self, frames: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
+    def _root(self, frames: Tensor, some: slice = _ALL) -> Tensor:
         """Return the Cholesky factor of the covariance of y for this covariance of frames, (N, p,
         p).
         """
         masks = self._masks[some]
         covariance = self._distance * (masks.mT @ (frames @ masks)) + self._fixed[some]
-        root: torch.Tensor = torch.linalg.cholesky(covariance)
+        root: Tensor = torch.linalg.cholesky(covariance)
         return root
 
-    def _likelihood(self, root: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
+    def _likelihood(self, root: Tensor, some: slice = _ALL) -> Tensor:
         """Return the log-likelihood of blocks, (N,)."""
-        white: torch.Tensor = torch.linalg.solve_triangular(
+        white: Tensor = torch.linalg.solve_triangular(
             root, self._y[some].unsqueeze(-1), upper=False
         ).squeeze(-1)
-        misfit: torch.Tensor = (white.square().sum(1) / self._degrees + 1e-12).log()
+        misfit: Tensor = (white.square().sum(1) / self._degrees + 1e-12).log()
         return -self._degrees / 2 * misfit - root.diagonal(dim1=1, dim2=2).log().sum(1)
 
     def log_odds(self, order: Order, other: Order, some: slice) -> F64:
         """Return the log-likelihood of some blocks with an order less that with another."""
         return np.asarray((self._with_order(order, some) - self._with_order(other, some)).numpy())
 
-    def _with_order(self, order: Order, some: slice) -> torch.Tensor:
+    def _with_order(self, order: Order, some: slice) -> Tensor:
         """Return the log-likelihood of some blocks, still or moving, for this order."""
         place = torch.as_tensor(np.argsort(order)).double()
         smooth = torch.exp(-(place[:, None] - place[None]).abs() / (_LENGTH * len(order)))
@@ -171,7 +172,7 @@ class _MovingBlocks:
         ]
         return torch.stack([self._base[some], *moving]).amax(0)
 
-    def frame_covariances(self) -> torch.Tensor:
+    def frame_covariances(self) -> Tensor:
         """Return the score of the frames' covariance where no order is preferred, (N, B, B); 0
         where nothing moves.
         """
@@ -187,7 +188,7 @@ class _MovingBlocks:
         return moves.view(-1, 1, 1) * (seen - expected)
 
 
-def _spatial(pixels: int) -> torch.Tensor:
+def _spatial(pixels: int) -> Tensor:
     """Return the covariance of the pixels of a square block, (p, p)."""
     side = math.isqrt(pixels)
     axis = torch.arange(side, dtype=torch.float64)
@@ -195,7 +196,7 @@ def _spatial(pixels: int) -> torch.Tensor:
     return torch.exp(-torch.hypot(v[:, None] - v, u[:, None] - u) / _LENGTH_PX)
 
 
-def _centred(matrix: torch.Tensor) -> torch.Tensor:
+def _centred(matrix: Tensor) -> Tensor:
     matrix = matrix - matrix.mean(0)
     return matrix - matrix.mean(1, keepdim=True)
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.errors import CalibrationError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F32, F64, U8, Array, BayerPhase, Flags
 from sci_stream.optics.bayer import colour_sites
 from sci_stream.optics.calibration import Calibration
 
@@ -128,15 +127,15 @@ class Measured:
         Fraction of the values of φ outside 0–1 before clipping.
     """
 
-    white: npt.NDArray[np.float32]
-    flags: npt.NDArray[np.uint8]
+    white: F32
+    flags: U8
     frames: int
     mask_order: tuple[int, ...]
     field: Field
     clipped_fraction: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeasurementConditions:
     """Acquisition conditions of the frames and their meaning.
 
@@ -337,9 +336,7 @@ def _read_noise(dark: FrameMean) -> float | None:
     return math.sqrt(variance) if dark.n >= _COUNT_FOR_NOISE and variance > 0 else None
 
 
-def _flag_defects(
-    dark: FrameMean, light: F64, conditions: MeasurementConditions
-) -> npt.NDArray[np.uint8]:
+def _flag_defects(dark: FrameMean, light: F64, conditions: MeasurementConditions) -> U8:
     flags = np.zeros(light.shape, np.uint8)
     level = np.median(dark.mean)
     spread = 1.4826 * np.median(np.abs(dark.mean - level))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.diagnosis import DARK
-from sci_stream.calibration.mask_errors import F32, Flags, MaskErrorEstimator, MaskInformation
+from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import (
     SHUFFLED,
@@ -24,7 +24,7 @@ from sci_stream.calibration.mask_order import (
 )
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
-from sci_stream.model import Array, Snapshot, SnapshotId
+from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
 from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection
@@ -140,7 +140,7 @@ class CalibrationMonitor:
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._order_gains: deque[float] = deque(maxlen=LEARNING_SNAPSHOTS)
+        self._order_gains = deque[float](maxlen=LEARNING_SNAPSHOTS)
         self._videos = 0
         self._until_assessment = 0
         self._assessments = 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.calibration.measurement import Measured
+from sci_stream.model import F64, Flags
 from sci_stream.optics.calibration import Calibration
 
 # Independent random masks correlate by about 1/√pixels; frames of correlated masks share their
@@ -26,7 +26,7 @@ class Verdict(enum.StrEnum):
     """Unusable for reconstruction."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QualityFigure:
     """One quality figure: name, value, verdict and explanation."""
 

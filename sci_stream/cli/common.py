@@ -61,6 +61,9 @@ Form = Annotated[
         help="mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet; else the suffix.",
     ),
 ]
+Fps = Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")]
+Gamma = Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")]
+DENOISERS = "unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
 VIDEO_FILES = (
     ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
 )

@@ -7,7 +7,6 @@ is a ``typer.Typer`` with one command, or with several below that name.
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Any
 
 import typer
@@ -15,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sci_stream.errors import ConfigError
+from sci_stream.plugin_entries import plugin_entry, plugin_names
 
 GROUP = "sci_stream.commands"
 _LAB = "sci-stream-lab"
@@ -39,8 +39,8 @@ class PluginGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         names = super().list_commands(ctx)
-        found = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
-        here = {name.removeprefix(self.prefix) for name in found if name.startswith(self.prefix)}
+        plugins = (name for name in plugin_names(GROUP) if name.startswith(self.prefix))
+        here = {name.removeprefix(self.prefix) for name in plugins}
         return names + sorted(name for name in here - {*names} if "." not in name)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -55,16 +55,12 @@ class MaskCommands(PluginGroup):
 
 
 def _plugin_command(name: str) -> Any:
-    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+    if (entry := plugin_entry(GROUP, name)) is not None:
         try:
             command = get_command(entry.load())
         except Exception as error:  # a module may raise anything when it is imported
-            return _failing(
-                name,
-                ConfigError(
-                    f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)
-                ),
-            )
+            what = f"The command {name} ({entry.value}) cannot be loaded"
+            return _failing(name, ConfigError(what, got=repr(error)))
         command.name = name.rpartition(".")[2]
         return command
     if name not in PACKAGES:

@@ -12,11 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from sci_stream.cli.common import (
+    DENOISERS,
     VIDEO_FILES,
     AsJson,
     Device,
     Force,
     Form,
+    Fps,
+    Gamma,
     app,
     echo,
     new_console,
@@ -42,10 +45,7 @@ Last = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")
 ]
-Prior = Annotated[
-    str | None,
-    typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME."),
-]
+Prior = Annotated[str | None, typer.Option(help=f"Another: {DENOISERS}")]
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
 
@@ -112,8 +112,7 @@ def _list_folder(folder: Path, *, as_json: bool) -> None:
 
 
 def _folder_row(file: Path) -> dict[str, object]:
-    from sci_stream.recording.reader import Recording
-    from sci_stream.recording.reader import DAMAGE
+    from sci_stream.recording.reader import DAMAGE, Recording
 
     row: dict[str, object] = {"file": file.name, "mb": round(file.stat().st_size / 1e6, 1)}
     try:
@@ -244,12 +243,8 @@ def export(
     ] = False,
     first: First = None,
     last: Last = None,
-    fps: Annotated[
-        float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")
-    ] = 25.0,
-    gamma: Annotated[
-        float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")
-    ] = 2.2,
+    fps: Fps = 25.0,
+    gamma: Gamma = 2.2,
     exposure: Annotated[
         float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")
     ] = 0.0,

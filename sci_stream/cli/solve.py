@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.common import (
+    DENOISERS,
     VIDEO_FILES,
     AsJson,
     Device,
     Force,
     Form,
+    Fps,
+    Gamma,
     app,
     echo,
     print_json,
@@ -50,12 +53,7 @@ def solve(
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")
     ] = None,
-    denoiser: Annotated[
-        str,
-        typer.Option(
-            help="auto, unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
-        ),
-    ] = "auto",
+    denoiser: Annotated[str, typer.Option(help=f"auto, {DENOISERS}")] = "auto",
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
     noise: Annotated[
         float | None,
@@ -76,12 +74,8 @@ def solve(
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
-    fps: Annotated[
-        float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")
-    ] = 25.0,
-    gamma: Annotated[
-        float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")
-    ] = 1.0,
+    fps: Fps = 25.0,
+    gamma: Gamma = 1.0,
     check_masks: Annotated[
         bool,
         typer.Option(help="Write nothing if a video would be made up, as the masks do not fit."),

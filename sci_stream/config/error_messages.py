@@ -10,7 +10,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sci_stream.config.fields import fields_of, has_mark, model_of
-from sci_stream.config.removed_keys import REMOVED, REMOVED_OPTIONS
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError, did_you_mean
 
@@ -127,9 +126,6 @@ def _problem(
 def _unknown_key(
     location: Location, model: type[BaseModel], name: Callable[[Location], str]
 ) -> ConfigError:
-    replacement = {**REMOVED, **REMOVED_OPTIONS}.get(dotted(location))
-    if replacement is not None:
-        return ConfigError(f"{name(location)} was removed", hint=replacement)
     key = str(location[-1])
     owner = _model_at(model, location[:-1])
     fields = owner.model_fields if owner is not None else {}

@@ -8,21 +8,21 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
 # Marks a field whose value is never written into a recording, a log or a message.
-SECRET: Final[JsonDict] = {"secret": True}
+SECRET: JsonDict = {"secret": True}
 
 T = TypeVar("T")
 Rare = Annotated[T, Field(json_schema_extra={"expert": True})]
 """The type of a field that is rarely needed: the page that `config init` writes leaves it out."""
 
 # A CURVE public key as text is 32 bytes in Z85: 40 characters of its alphabet.
-PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+PUBLIC_KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 # In brackets, perhaps with the interface of a link-local address.
 _IPV6 = r"\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]"
@@ -37,8 +37,15 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
-    )
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Put each description on one line."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split())
 
 
 def has_mark(field: FieldInfo, mark: Literal["secret", "expert"]) -> bool:

@@ -10,28 +10,27 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sci_stream.config.error_messages import Location, config_error, dotted
 from sci_stream.config.fields import fields_of
-from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.file_guard import read_small
 
 # The text of a rig is part of the message that starts a series, and the size of that message is
 # limited.
-_MAX_BYTES: Final = 32 << 10
+_MAX_BYTES = 32 << 10
 
-PREFIX: Final = "SCI_STREAM_RIG__"
+PREFIX = "SCI_STREAM_RIG__"
 # Of drivers, which define their own keys.
-_OPTIONS: Final = (("camera", "options"), ("modulator", "options"))
+_OPTIONS = (("camera", "options"), ("modulator", "options"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Override:
     """One setting from the environment: variable, location of the key, value as read from TOML."""
 
@@ -73,12 +72,9 @@ def parse_rig(
     source: Path | None = None,
     overrides: Mapping[str, str] | None = None,
     name: str = "the rig",
-    recorded: bool = False,
 ) -> Rig:
     """Read a rig from text, as `load_rig` does; without a ``source`` relative paths are not
     resolved.
-
-    Keys of earlier versions are dropped from a ``recorded`` rig, and refused in others.
 
     Raises `ConfigError` as `load_rig` does.
     """
@@ -90,8 +86,6 @@ def parse_rig(
             got=error,
             hint="Strings are quoted, and truth values are true and false.",
         ) from None
-    if recorded:
-        _drop_removed_keys(table)
     variables = read_overrides(os.environ if overrides is None else overrides)
     for override in variables:
         _put(table, override, name)
@@ -116,19 +110,6 @@ def parse_rig(
 def in_section(location: Location) -> str:
     """Return the name of a key with its table: ``[policy] mode``."""
     return f"[{location[0]}] {dotted(location[1:])}".rstrip()
-
-
-def _drop_removed_keys(table: dict[str, object]) -> None:
-    """Remove keys of earlier versions; those of the former ``[reconstruct.expert]`` are in
-    ``[reconstruct]`` now.
-    """
-    for section, values in table.items():
-        if isinstance(values, dict):
-            expert = values.get("expert") if section == "reconstruct" else None
-            merged = {**values, **expert} if isinstance(expert, dict) else values
-            table[section] = {
-                key: value for key, value in merged.items() if f"{section}.{key}" not in REMOVED
-            }
 
 
 def _read_file(path: Path) -> str:
@@ -189,7 +170,7 @@ def _override(variable: str, text: str) -> Override:
         raise ConfigError(
             f"The environment variable {variable} names no setting of a rig",
             expected=f"{PREFIX}SECTION__KEY",
-            hint=REMOVED.get(".".join(location)) or did_you_mean(variable, _all_variables()),
+            hint=did_you_mean(variable, _all_variables()),
         )
     return Override(variable, location, _value(field, text))
 

@@ -12,118 +12,49 @@ from sci_stream.config.fields import DenoiserName, Device, OptionalPath, Rare, S
 class ReconstructSection(Section):
     """How video is reconstructed from snapshots, and on which devices."""
 
-    nodes: int = Field(
-        default=1,
-        ge=0,
-        le=64,
-        description="Reconstruct nodes that `sci-stream run` starts; 0: they run on other "
-        "machines.",
-    )
-    devices: tuple[Device, ...] = Field(
-        default=("auto",),
-        strict=False,
-        min_length=1,
-        description="Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod "
-        "length], and with auto the GPUs in turn, if there are any.",
-    )
-    denoiser: DenoiserName = Field(
-        default="auto",
-        description="Prior: auto, tv, ffdnet-lite, ffdnet, unrolled, or a plug-in by its "
-        "name, as module:Class or as file.py:function.",
-    )
-    weights: OptionalPath = Field(
-        default=None,
-        examples=["ffdnet_gray.pth"],
-        description="Checkpoint (.safetensors, .pth); its layout is detected, and with denoiser = "
-        "auto its network.",
-    )
-    iterations: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        examples=[20],
-        description="Iterations per snapshot; unset: chosen for the device and the denoiser.",
-    )
-    analyses: tuple[str, ...] = Field(
-        default=(),
-        strict=False,
-        max_length=8,
-        description="Analyses of each video, by the names of their plug-ins.",
-    )
-    adapt_budget: bool = Field(
-        default=True,
-        description="Reduce the iterations while snapshots are queued, before any snapshot is "
-        "dropped.",
-    )
-    warm_start: bool = Field(
-        default=True,
-        description="Start each snapshot from the preceding video where that predicts it.",
-    )
-    min_iterations: Rare[int | None] = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        examples=[4],
-        description="Fewest iterations that adapt_budget may choose; unset: chosen for the "
-        "denoiser.",
-    )
-    precision: Rare[Literal["auto", "float32", "half"]] = Field(
-        default="auto",
-        description="Arithmetic of networks. auto: 16 bits where the device is faster with them "
-        "and the loss is "
-        "negligible; float32; half: always 16 bits.",
-    )
-    video_dtype: Rare[Literal["float16", "float32"]] = Field(
-        default="float16",
-        description="Type of the reconstructed video in messages and in the recording.",
-    )
-    sigma_first: Rare[float | None] = Field(
-        default=None,
-        gt=0,
-        le=1,
-        examples=[0.2],
-        description="Highest noise level σ of the first iteration, on the 0–1 scale: the closer "
-        "the initial estimate, "
-        "the lower σ. Unset: chosen for the denoiser.",
-    )
-    sigma_last: Rare[float | None] = Field(
-        default=None,
-        gt=0,
-        le=1,
-        examples=[0.03],
-        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or "
-        "more iterations "
-        "with the denoiser; K < 16 end at √(16/K) times it. Unset: chosen for the denoiser.",
-    )
-    cuda_graphs: Rare[bool] = Field(
-        default=True,
-        description="On a GPU, record the work of a solve once and replay it; false: launch every "
-        "operation, which "
-        "is slower for small snapshots.",
-    )
-    credit: Rare[int] = Field(
-        default=2,
-        ge=1,
-        le=1024,
-        description="Snapshots that a node may hold: one being solved, the others in flight.",
-    )
-    solve_timeout_s: Rare[float] = Field(
-        default=600.0,
-        gt=0,
-        le=86_400,
-        description="A node that holds snapshots and returns no result for this time is "
-        "considered lost, s.",
-    )
-    block_snapshots: Rare[int] = Field(
-        default=8,
-        ge=1,
-        le=100_000,
-        description="Consecutive snapshots that are sent to the same node, so that it can start "
-        "them warm.",
-    )
-    threads: Rare[int] = Field(
-        default=0, ge=0, le=1024, description="CPU threads of a node; 0: chosen by torch."
-    )
+    nodes: int = Field(1, ge=0, le=64)
+    """Reconstruct nodes that `sci-stream run` starts; 0: they run on other machines."""
+    devices: tuple[Device, ...] = Field(("auto",), strict=False, min_length=1)
+    """Devices of the nodes: auto, cpu, cuda or cuda:N; node i uses devices[i mod length], and with
+    auto the GPUs in turn, if there are any."""
+    denoiser: DenoiserName = "auto"
+    """Prior: auto, tv, ffdnet-lite, ffdnet, unrolled, or a plug-in by its name, as module:Class or
+    as file.py:function."""
+    weights: OptionalPath = Field(None, examples=["ffdnet_gray.pth"])
+    """Checkpoint (.safetensors, .pth); its layout is detected, and with denoiser = auto its
+    network."""
+    iterations: int | None = Field(None, ge=1, le=10_000, examples=[20])
+    """Iterations per snapshot; unset: chosen for the device and the denoiser."""
+    analyses: tuple[str, ...] = Field((), strict=False, max_length=8)
+    """Analyses of each video, by the names of their plug-ins."""
+    adapt_budget: bool = True
+    """Reduce the iterations while snapshots are queued, before any snapshot is dropped."""
+    warm_start: bool = True
+    """Start each snapshot from the preceding video where that predicts it."""
+    min_iterations: Rare[int | None] = Field(None, ge=1, le=10_000, examples=[4])
+    """Fewest iterations that adapt_budget may choose; unset: chosen for the denoiser."""
+    precision: Rare[Literal["auto", "float32", "half"]] = "auto"
+    """Arithmetic of networks. auto: 16 bits where the device is faster with them and the loss is
+    negligible; float32; half: always 16 bits."""
+    video_dtype: Rare[Literal["float16", "float32"]] = "float16"
+    """Type of the reconstructed video in messages and in the recording."""
+    sigma_first: Rare[float | None] = Field(None, gt=0, le=1, examples=[0.2])
+    """Highest noise level σ of the first iteration, on the 0–1 scale: the closer the initial
+    estimate, the lower σ. Unset: chosen for the denoiser."""
+    sigma_last: Rare[float | None] = Field(None, gt=0, le=1, examples=[0.03])
+    """Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations with
+    the denoiser; K < 16 end at √(16/K) times it. Unset: chosen for the denoiser."""
+    cuda_graphs: Rare[bool] = True
+    """On a GPU, record the work of a solve once and replay it; false: launch every operation, which
+    is slower for small snapshots."""
+    credit: Rare[int] = Field(2, ge=1, le=1024)
+    """Snapshots that a node may hold: one being solved, the others in flight."""
+    solve_timeout_s: Rare[float] = Field(600.0, gt=0, le=86_400)
+    """A node that holds snapshots and returns no result for this time is considered lost, s."""
+    block_snapshots: Rare[int] = Field(8, ge=1, le=100_000)
+    """Consecutive snapshots that are sent to the same node, so that it can start them warm."""
+    threads: Rare[int] = Field(0, ge=0, le=1024)
+    """CPU threads of a node; 0: chosen by torch."""
 
     @model_validator(mode="after")
     def _limits_are_consistent(self) -> Self:

@@ -20,7 +20,7 @@ class ClockOffset:
     """
 
     def __init__(self, window: int = 16) -> None:
-        self._exchanges: deque[tuple[int, int]] = deque(maxlen=window)
+        self._exchanges = deque[tuple[int, int]](maxlen=window)
 
     def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> None:
         """Add t₁, t₂, t₃, t₄, Unix times in ns; an exchange with a negative travel time

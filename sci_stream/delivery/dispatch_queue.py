@@ -16,7 +16,7 @@ MAX_ATTEMPTS = 3
 failures."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Entry(Generic[T]):
     """A queued or assigned snapshot; ``attempts`` counts assignments, a ``promised`` one is not
     dropped for others.
@@ -28,7 +28,7 @@ class Entry(Generic[T]):
     promised: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class _Node(Generic[T]):
     credit: int
     in_flight: dict[int, Entry[T]] = field(default_factory=dict)

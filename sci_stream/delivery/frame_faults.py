@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-FRAME_FAULT: Final = "FrameFault"
+FRAME_FAULT = "FrameFault"
 """Chunk data of a frame with faults: the sum of their bits."""
 
 
@@ -17,7 +17,7 @@ class FrameFault(NamedTuple):
     remedy: str
 
 
-FAULTS: Final = {
+FAULTS = {
     "identical": FrameFault(
         1,
         "repeat the frame before",
@@ -50,7 +50,7 @@ FAULTS: Final = {
     ),
 }
 """By the name of their count."""
-UNIT: Final = "bits: 1 identical 2 torn 4 rows 8 missed 16 early 32 clock"
+UNIT = "bits: 1 identical 2 torn 4 rows 8 missed 16 early 32 clock"
 
 
 def fault_lines(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,8 @@ class Outbox(Generic[K]):
     """
 
     def __init__(self, patience_s: float) -> None:
-        self._messages: OrderedDict[K, Frames] = OrderedDict()
-        self._unsent: OrderedDict[K, None] = OrderedDict()
+        self._messages = OrderedDict[K, Frames]()
+        self._unsent = OrderedDict[K, None]()
         self._patience_s = patience_s
         self._progress_s = 0.0
         self.resent = 0

@@ -54,7 +54,7 @@ class KeyedRateLimiter(Generic[K]):
         self._per_s = per_s
         self._burst = burst
         self._max_peers = max_peers
-        self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
+        self._buckets = OrderedDict[K, TokenBucket]()
         self._others = TokenBucket(per_s, burst)
 
     def take(self, peer: K, now_s: float) -> bool:

@@ -22,7 +22,7 @@ class ReorderBuffer(Generic[T]):
         self._patience_s = patience_s
         self._next = 0
         self._held: dict[int, tuple[float, T]] = {}
-        self._skip: set[int] = set()
+        self._skip = set[int]()
 
     def push(self, seq: int, item: T, now_s: float) -> list[T]:
         """Add an item; return those to release now, in order.

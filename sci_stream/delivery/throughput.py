@@ -16,7 +16,7 @@ class ThroughputMeter:
     """Rate of a total over the last five seconds, or over its last few steps if they are rare."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, float]] = deque()
+        self._seen = deque[tuple[float, float]]()
 
     def update(self, now_s: float, total: float) -> None:
         """Record the total; an unchanged one is ignored."""

@@ -19,7 +19,7 @@ _CONDITION = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
     """An event of a series, numbered from 1: snapshots exposed from ``first_ns`` to ``last_ns`` are
     kept.
@@ -51,7 +51,7 @@ def ring_time(steps: Sequence[tuple[int, int]], seq: int, time_ns: int) -> int:
     return time_ns + (steps[after - 1][1] if after else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Condition:
     """A condition on a ``figure`` of a snapshot, as ``text``: ``motion > 0.02, hold-off 5 s, at
     most 10``.
@@ -90,7 +90,7 @@ class Condition:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class TriggerState:
     """The last ``events`` of a series, of which another process needs those that still keep
     snapshots.
@@ -110,7 +110,7 @@ class TriggerState:
     steps: list[tuple[int, int]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass
 class EventRing:
     """Decides which snapshots are kept, in the order in which they arrive; pure, without a clock.
 

@@ -30,7 +30,7 @@ _EQUAL_FIT = 0.1
 _COMPARED_PX = 512
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Pair:
     """Snapshots and masks (B, H, W), turned such that their sizes agree; ``notes`` say how."""
 
@@ -59,7 +59,7 @@ class Pair:
         return MATCH + 4 / float(np.sqrt(np.prod(self.size)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Option:
     """Two arrays that may be the snapshots and their masks, and how well they agree."""
 

@@ -55,7 +55,7 @@ _IMAGEJ = re.compile(rb"ImageJ=.{0,200}?\bimages=(\d+)", re.DOTALL)
 _HEAD_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """An array of a file: its full name, size and type. It is read when it is needed.
 
@@ -110,7 +110,7 @@ def _words(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", text)}
 
 
-@dataclass(slots=True)
+@dataclass
 class Contents:
     """The arrays of a file or of a folder of images.
 

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
 from sci_stream.file_guard import unicode_name
 from sci_stream.files.arrays import MASKS, read_one
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F32, Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import transmission
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImportOptions:
     """Properties of a stack of masks that the file does not contain.
 
@@ -85,7 +84,7 @@ def import_masks(
         _, phi = transmission(light if dark is None else light.clip(0))
     phi = np.clip(phi[::-1] if options.reverse else phi, 0.0, 1.0)
     saturation_dn = None if options.bit_depth is None else float((1 << options.bit_depth) - 1)
-    black: npt.NDArray[np.float32] = np.zeros((), np.float32) if dark is None else dark
+    black: F32 = np.zeros((), np.float32) if dark is None else dark
     if options.black_level_dn is not None:
         black = np.asarray(options.black_level_dn, np.float32)
     full_scale_dn = options.full_scale_dn
@@ -116,7 +115,7 @@ def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
     return np.moveaxis(array, int(np.argmin(array.shape)) if axis is None else axis, 0)
 
 
-def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+def _frame(path: Path | None, shape: tuple[int, ...]) -> F32 | None:
     """Read a single frame: an array, or the mean of the pages of an image or the images of a
     folder.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from sci_stream.file_guard import complete_output
 from sci_stream.imaging.rendering import encode_png
 from sci_stream.model import Array
 
-FORMS: Final = ("npy", "png", "alp", "dlp")
+FORMS = ("npy", "png", "alp", "dlp")
 _PER_IMAGE = 24
 
 
@@ -50,7 +49,7 @@ def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -
                 (partial / f"{name}-{index:03}.png").write_bytes(encode_png(image))
 
 
-PACKED_NAME: Final = re.compile(r"image-\d{3,}\.png")
+PACKED_NAME = re.compile(r"image-\d{3,}\.png")
 """Names of the images of the form ``dlp``."""
 
 

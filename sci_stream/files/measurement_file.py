@@ -37,7 +37,7 @@ from sci_stream.recording.series import RecordedSeries
 _MAX_MISFIT = 0.1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Measurements:
     """The content of measurement files, as `sci_stream.reconstruct` takes it.
 
@@ -160,7 +160,7 @@ def _true_candidates(file: Contents, truth_file: Contents | None, variable: str)
     return truths
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _TrueFrames:
     """True frames that fit, the masks that belong to a snapshot, and what was turned."""
 

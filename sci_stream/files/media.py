@@ -12,11 +12,10 @@ from typing import Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError, require_optional
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
-from sci_stream.model import Array
+from sci_stream.model import U8, Array
 
 TIFF = (".tif", ".tiff")
 # A sign follows the start or a separator: the hyphen of "mask-1" is none.
@@ -68,7 +67,7 @@ def require_video(path: Path) -> None:
         )
 
 
-def video_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
+def video_frames(path: Path) -> Iterator[U8]:
     """Yield the frames of a video, (H, W, 3) blue, green, red; none if OpenCV cannot decode it.
 
     Raises `FileFormatError` if it is no video container.
@@ -132,7 +131,7 @@ def read_pages(path: Path, note: Callable[[str], object] = lambda _: None) -> li
     return [np.asarray(image) for image in images]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _TiffPage:
     """Tags of a page that say how its values are stored."""
 

@@ -17,14 +17,13 @@ from string import Template
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
-from sci_stream.model import Array, BayerPhase, Json
+from sci_stream.model import U8, Array, BayerPhase, JsonObject
 from sci_stream.recording.hdf5 import open_file
 from sci_stream.recording.segments import require_space
 
@@ -72,7 +71,7 @@ def format_of(path: Path, name: str = "") -> VideoFormat:
     return chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VideoStack:
     """Video to write.
 
@@ -193,7 +192,7 @@ def write_video(
         path.write_bytes(encode_png(_sheet(video, tone.gamma)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Film:
     """A film format of FFmpeg: container, encoder with its options, pixel formats of grey and of
     colour.
@@ -220,9 +219,7 @@ _FILMS = {
 _MAX_FPS_DENOMINATOR = 1001
 
 
-def write_film(
-    path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat
-) -> None:
+def write_film(path: Path, pictures: Iterable[U8], fps: float, form: VideoFormat) -> None:
     """Write pictures, (H, W) grey or (H, W, 3) RGB and all of one size, as H.264, lossless FFV1 or
     GIF of 256 colours.
 
@@ -276,7 +273,7 @@ def _tag_colours(context: Any) -> None:
 def _write_tiff(path: Path, video: VideoStack) -> None:
     """Write a BigTIFF with OME metadata, axes TYX (or TYXS in colour)."""
     tifffile = require_optional("tifffile", "export", "Writing TIFF")
-    metadata: dict[str, Json] = {
+    metadata: JsonObject = {
         "axes": "TYXS" if video.colour else "TYX",
         "Name": video.name,
         "Description": "; ".join(f"{key} = {value}" for key, value in video.notes.items()),
@@ -417,7 +414,7 @@ def _sheet(video: VideoStack, gamma: float) -> Array:
     return canvas
 
 
-def _coded(video: VideoStack, gamma: float) -> list[npt.NDArray[np.uint8]]:
+def _coded(video: VideoStack, gamma: float) -> list[U8]:
     """Return the picture of the first coded snapshot, in the colours of the video; none if it is
     not known.
     """
@@ -430,7 +427,7 @@ def _coded(video: VideoStack, gamma: float) -> list[npt.NDArray[np.uint8]]:
 _PLAYER = Path(__file__).with_name("player.html")
 
 
-def _jpeg_text(image: npt.NDArray[np.uint8]) -> str:
+def _jpeg_text(image: U8) -> str:
     return base64.b64encode(encode_jpeg(image, 90)).decode()
 
 

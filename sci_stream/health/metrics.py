@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -14,14 +14,14 @@ from prometheus_client.registry import Collector
 from sci_stream.quantities import quantities_of
 from sci_stream.reports import CalibrationHealth, SolveReport
 
-PREFIX: Final = "sci_stream_"
+PREFIX = "sci_stream_"
 
 # From a network on a GPU to a large sensor on a CPU; Prometheus interpolates within a bucket.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetricSpec:
     """One metric: kind, help text, label and buckets (if any).
 
@@ -34,7 +34,7 @@ class MetricSpec:
     buckets: tuple[float, ...] = ()
 
 
-CATALOGUE: Final[Mapping[str, MetricSpec]] = {
+CATALOGUE: Mapping[str, MetricSpec] = {
     # Every node.
     "ready": MetricSpec("gauge", "1 if the node is ready; /readyz has the reason if not."),
     "wire_errors": MetricSpec("counter", "Messages refused, by reason.", "reason"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from sci_stream.health.metrics import NodeMetrics, Value
-from sci_stream.model import Json
+from sci_stream.model import Json, JsonObject
 
 ALIVE_WITHIN_S = 5.0
 """A loop without an iteration for this long hangs; normally it runs tens of times per second."""
@@ -52,6 +52,6 @@ class Health:
         return self._not_ready
 
     @property
-    def status(self) -> dict[str, Json]:
+    def status(self) -> JsonObject:
         """The node's status."""
         return {**self._status, "ready": not self.not_ready, "not_ready": self.not_ready}

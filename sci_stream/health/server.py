@@ -38,7 +38,7 @@ class HealthServer:
     """
 
     def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:
-        self.refused: Counter[str] = Counter()
+        self.refused = Counter[str]()
         """Refused requests by reason."""
         listener = listen(
             host,

@@ -13,9 +13,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.model import BayerPhase
+from sci_stream.model import F32, F64, BayerPhase, Flags
 
-F32 = npt.NDArray[np.float32]
 U16 = npt.NDArray[np.uint16]
 
 _FULL = 65535
@@ -80,7 +79,7 @@ class _Sites:
         self.green_by_blue = (slice(1 - r, None, 2), slice(c, None, 2))
 
 
-def _filtered(image: F32, kernel: npt.NDArray[np.float64]) -> F32:
+def _filtered(image: F32, kernel: F64) -> F32:
     # Reflection about the edge pixel continues the pattern of colours beyond the border.
     return cast(F32, cv2.filter2D(image, -1, kernel, borderType=cv2.BORDER_REFLECT_101))
 
@@ -109,7 +108,7 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     return rgb
 
 
-def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.bool_]]:
+def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, Flags]:
     """Return green everywhere, and whether it was interpolated along the row rather than the
     column.
     """

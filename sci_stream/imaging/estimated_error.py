@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import InputError
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import F32, Array, Reconstruction
 from sci_stream.optics.bayer import blocks_size
 from sci_stream.optics.calibration import Calibration
 
@@ -18,9 +17,7 @@ from sci_stream.optics.calibration import Calibration
 _OF_RESIDUAL, _OF_GRADIENT = 0.40, 0.117
 
 
-def error_estimate(
-    reconstruction: Reconstruction, calibration: Calibration
-) -> npt.NDArray[np.float32]:
+def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> F32:
     """Estimate the error of blocks of 4 × 4 pixels of the video, (B, h, w), 0–1; of a mosaic, a
     mosaic.
 

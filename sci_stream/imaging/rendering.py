@@ -20,13 +20,11 @@ from sci_stream.imaging.tone import (
     light_of,
     palette,
 )
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import F32, U8, Array, BayerPhase
 from sci_stream.optics.bayer import colour_sites
 
 _FULL = 65535
 _GREEN_KERNEL = np.array([[1, 0, 1], [0, 4, 0], [1, 0, 1]], np.float32) / 8
-
-U8 = npt.NDArray[np.uint8]
 
 
 def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = None) -> U8:
@@ -60,7 +58,7 @@ def render(video: Array, bayer: BayerPhase | None, tone: ToneSettings | None = N
     return shown
 
 
-def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
+def equalise_greens(mosaic: F32, bayer: BayerPhase) -> None:
     """Average each green pixel of (B, H, W) mosaics half-way with its four green neighbours, in
     place.
 
@@ -108,7 +106,7 @@ def encode_jpeg(image: U8, quality: int = 85) -> bytes:
     return _encoded(".jpg", image, cv2.IMWRITE_JPEG_QUALITY, quality)
 
 
-def encode_png(image: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> bytes:
+def encode_png(image: U8 | npt.NDArray[np.uint16]) -> bytes:
     """Encode an image, (H, W) grey of 8 or 16 bits or (H, W, 3) RGB, as PNG, without loss."""
     return _encoded(".png", image)
 

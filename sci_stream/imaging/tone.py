@@ -15,13 +15,12 @@ from typing import Annotated, Any, Self
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.model import Array, BayerPhase, Json
+from sci_stream.model import F32, U8, Array, BayerPhase, JsonObject
 from sci_stream.optics.bayer import colour_sites
 from sci_stream.parameters import Changes
 
@@ -33,7 +32,6 @@ MAX_GAIN = 8.0
 _MAX_BALANCE = 4.0
 _FULL = 65535
 
-U8 = npt.NDArray[np.uint8]
 Gains = tuple[float, float, float]
 _Gain = Annotated[float, Field(ge=1 / MAX_GAIN, le=MAX_GAIN)]
 
@@ -59,9 +57,7 @@ class FalseColour(enum.StrEnum):
     BONE = "bone"
 
 
-@dataclass(
-    frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 class ToneSettings:
     r"""Display settings of a video.
 
@@ -100,7 +96,7 @@ class ToneSettings:
     false_colour: Annotated[FalseColour, Field(strict=False)] = FalseColour.NONE
     demosaic: Annotated[Demosaic, Field(strict=False)] = Demosaic.BILINEAR
 
-    def as_dict(self) -> dict[str, Json]:
+    def as_dict(self) -> JsonObject:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
             field.name: str(value)
@@ -153,7 +149,7 @@ def _balancing(means: Gains, most: float) -> Gains:
     return red_gain, 1.0, blue_gain
 
 
-def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:
+def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> F32:
     """Return linear light before the display curve, (B, H, W) float32, a new array, not clipped.
 
     NaN becomes black.

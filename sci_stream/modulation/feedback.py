@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 from sci_stream.parameters import Value
 
@@ -14,7 +13,7 @@ CORRECTIONS, STATE, ADVANCE, DELAY, SHIFT_X, SHIFT_Y = (
     "MaskCorrections", "MaskState", "MaskAdvance", "MaskDelay", "MaskShiftX", "MaskShiftY"
 )  # fmt: skip
 """Chunk data that tell with every snapshot how the modulator was corrected until then."""
-UNITS: Final = {
+UNITS = {
     CORRECTIONS: "", STATE: "0 undisturbed, 1 disturbed, 2 settling",
     ADVANCE: "patterns", DELAY: "us",
     SHIFT_X: "mirrors", SHIFT_Y: "mirrors",
@@ -38,7 +37,7 @@ _MAX_DELAY_SLOTS = 1.0
 _MAX_MIRRORS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModulatorCorrection:
     """A change to make: patterns to advance, µs of delay, mirrors by which to move the patterns,
     and the reason.
@@ -72,7 +71,7 @@ class MaskFeedback:
         self.delays = True
         """Whether a device can delay exposures or pulses."""
         self._in_row = self._calm = self._expected = self._expected_for = 0
-        self._votes: deque[int] = deque(maxlen=_VOTES)
+        self._votes = deque[int](maxlen=_VOTES)
         self._figures: dict[str, deque[float]] = {
             name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)
         }

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from sci_stream.model import U8
 
 Kind = Literal["random", "balanced", "shifting", "one-hot"]
 
@@ -37,7 +38,7 @@ def make_masks(
     open_share: float = 0.5,
     block: int = 1,
     seed: int = 0,
-) -> npt.NDArray[np.uint8]:
+) -> U8:
     """Return binary masks, (B, H, W) uint8 of 0 and 255; equal seeds give equal masks.
 
     ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no

@@ -25,7 +25,7 @@ _MAX_LOSS = 0.01
 _PULSE_US = 50.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimingRequest:
     """Wishes of a rig, from ``[modulator]``; 0 and ``auto`` leave the choice to the plan.
 
@@ -41,7 +41,7 @@ class TimingRequest:
     pulse_width_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimingPlan:
     """Timing of both devices; ``period_us`` from one exposure to the next,
     ``notes`` in sentences.

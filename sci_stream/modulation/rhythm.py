@@ -19,7 +19,7 @@ class ExposureRhythm:
     def __init__(self, slot_us: float) -> None:
         self._slot_ns = 1e3 * slot_us
         self._before_ns: int | None = None
-        self._periods_ns: deque[float] = deque(maxlen=_PERIODS)
+        self._periods_ns = deque[float](maxlen=_PERIODS)
 
     def add(self, now_ns: int | None) -> int:
         """Add the camera's time of an exposure; return by how many patterns it is late, or early if

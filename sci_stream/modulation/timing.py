@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import ConfigError
-from sci_stream.model import Array
+from sci_stream.model import U8, Array
 
 Master = Literal["modulator", "camera", "external"]
 """The device that starts each cycle of B masks."""
@@ -21,7 +20,7 @@ Pulse = Literal["per_pattern", "per_cycle", "none"]
 """Pulses that a modulator gives."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskTiming:
     """Timing of one cycle of ``n_patterns``.
 
@@ -50,7 +49,7 @@ class MaskTiming:
         return self.n_patterns * self.slot_us + self.gap_us
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModulatorCapabilities:
     """Properties of an open modulator; times of 0 mean any.
 
@@ -79,7 +78,7 @@ class ModulatorCapabilities:
     field_brightness: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraTrigger:
     """Start and length of an exposure: by a pulse at the ``line``, or ``free``, by the camera
     itself.
@@ -95,7 +94,7 @@ class CameraTrigger:
     period_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CameraTiming:
     """Limits of a camera's exposures: range and step, delay, time from the end of one to the start
     of the next.
@@ -120,7 +119,7 @@ def pattern_hash(patterns: Array) -> str:
     return digest.hexdigest()[:32]
 
 
-def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> npt.NDArray[np.uint8]:
+def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> U8:
     """Return patterns as (B, H, W) uint8, 0 closed and 255 open.
 
     Raises `ConfigError` if a modulator cannot show them.

@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
 from sci_stream.field_types import BitDepth, Count, Label, NonNegative, Number, Payload, Sentence
-from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId
+from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot, SnapshotId
 
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
@@ -73,15 +72,13 @@ class Calibration:
         If the shapes do not fit, values are not finite, φ leaves [0, 1] or the noise is invalid.
     """
 
-    phi: Annotated[npt.NDArray[np.float32], Payload(("float32",), 3)]
-    dark: Annotated[npt.NDArray[np.float32], Payload(("float32",), 2)] = field(
+    phi: Annotated[F32, Payload(("float32",), 3)]
+    dark: Annotated[F32, Payload(("float32",), 2)] = field(
         default_factory=lambda: np.zeros((), np.float32)
     )
     full_scale_dn: NonNegative = 1.0
     saturation_dn: Number | None = None
-    bad_pixels: Annotated[npt.NDArray[np.bool_] | None, Payload(("uint8",), 2, optional=True)] = (
-        None
-    )
+    bad_pixels: Annotated[Flags | None, Payload(("uint8",), 2, optional=True)] = None
     read_noise_dn: NonNegative | None = None
     gain_e_per_dn: NonNegative | None = None
     bit_depth: BitDepth | None = None
@@ -175,14 +172,14 @@ class Calibration:
         return int(self.phi.shape[1]), int(self.phi.shape[2])
 
     @cached_property
-    def gram_diag(self) -> npt.NDArray[np.float32]:
+    def gram_diag(self) -> F32:
         """(H, W) R = diag(ΦΦᵀ) = Σ_b φ_b², the paper's R_j. Zero for pixels that no mask opens."""
-        r: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self.phi, self.phi)
+        r: F32 = np.einsum("bhw,bhw->hw", self.phi, self.phi)
         r.flags.writeable = False
         return r
 
     @cached_property
-    def blind(self) -> npt.NDArray[np.bool_]:
+    def blind(self) -> Flags:
         """(H, W): pixels that no mask opens, or that the masks open too little to be measured."""
         r = self.gram_diag
         return np.asarray(r <= BLIND_SHARE * r.mean())
@@ -258,7 +255,7 @@ class Calibration:
             truth=truth,
         )
 
-    def measurement(self, counts: Array) -> npt.NDArray[np.float32]:
+    def measurement(self, counts: Array) -> F32:
         """Return y = (counts − dark) / full_scale_dn, (H, W) float32,
         in units of scene brightness.
         """

@@ -37,7 +37,7 @@ RIGID: Linear = (0.0, 0.0, 0.0, 0.0)
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Displacement:
     r"""Displacement of the masks: φ'(r) = Σ_i Σ_j a_i b_j φ″(r − base − (i, j)).
 

@@ -11,11 +11,12 @@ measurements.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.calibration import BLIND_SHARE
 
 
-def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def forward(phi: Tensor, x: Tensor) -> Tensor:
     """Encode a video: Φx = Σ_b φ_b ⊙ x_b, (…, B, H, W) → (…, H, W).
 
     Both must have the same dtype and device; the result is a new tensor.
@@ -28,11 +29,11 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         for mask, frame in zip(masks[1:], frames[1:], strict=True):
             y.addcmul_(mask, frame)
         return y
-    coded: torch.Tensor = torch.linalg.vecdot(phi, x, dim=-3)
+    coded: Tensor = torch.linalg.vecdot(phi, x, dim=-3)
     return coded
 
 
-def gram_diag(phi: torch.Tensor) -> torch.Tensor:
+def gram_diag(phi: Tensor) -> Tensor:
     """Return R = diag(ΦΦᵀ) = Σ_b φ_b², (…, B, H, W) → (…, H, W).
 
     Not Σ_b φ_b as in published codes: the two are equal only for binary masks, and calibrated masks
@@ -41,7 +42,7 @@ def gram_diag(phi: torch.Tensor) -> torch.Tensor:
     return forward(phi, phi)
 
 
-def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+def inverse_gram(r: Tensor, valid: Tensor | None = None) -> Tensor:
     """Return R⁻¹ at measured pixels and 0 elsewhere.
 
     With R⁻¹ = 0 a pixel has no effect in `accumulate_and_project`, which leaves its frames
@@ -67,15 +68,15 @@ def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Te
 
 
 def accumulate_and_project(
-    v: torch.Tensor,
-    y_acc: torch.Tensor,
-    y: torch.Tensor,
-    phi: torch.Tensor,
-    r_inv: torch.Tensor,
+    v: Tensor,
+    y_acc: Tensor,
+    y: Tensor,
+    phi: Tensor,
+    r_inv: Tensor,
     *,
     relaxation: float,
-    weight: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     r"""Do the linear half of an accelerated iteration: accumulate the residual of v, and project.
 
     ::

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
+from torch import Tensor
 
 from sci_stream.optics.displacement import RIGID, TAPS_RADIUS, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
@@ -19,7 +20,7 @@ from sci_stream.optics.mask_warp import source_of, warped_masks
 _NEGLIGIBLE = 0.1
 
 
-def shift_masks(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
+def shift_masks(phi: Tensor, displacement: Displacement) -> Tensor:
     """Return the masks displaced on the sensor, (B, H, W) → the same, a new tensor, in 0–1.
 
     Beyond the border of the calibrated area, masks are continued with their outermost pixels.
@@ -37,7 +38,7 @@ def shift_masks(phi: torch.Tensor, displacement: Displacement) -> torch.Tensor:
     ).clamp_(0.0, 1.0)
 
 
-def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.Tensor:
+def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> Tensor:
     """Return the pixels whose masks lay outside the sensor when they were calibrated, (H,
     W) bool.
     """
@@ -55,7 +56,7 @@ def invalid_pixels(displacement: Displacement, shape: tuple[int, int]) -> torch.
     return shifted | outside[0] | outside[1]
 
 
-def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
+def _beyond(weights: tuple[float, ...], base: int, length: int) -> Tensor:
     """Return the positions along an axis with more than `_NEGLIGIBLE` of the weights outside,
     (length,) bool.
     """
@@ -68,8 +69,8 @@ def _beyond(weights: tuple[float, ...], base: int, length: int) -> torch.Tensor:
 
 
 def weighted_slices(
-    image: torch.Tensor, weights: tuple[float, ...], start: int, dim: int, length: int
-) -> torch.Tensor:
+    image: Tensor, weights: tuple[float, ...], start: int, dim: int, length: int
+) -> Tensor:
     """Sum slices of ``length`` along an axis: weight i applies to the slice that begins i before
     ``start``.
     """
@@ -91,7 +92,7 @@ _SLOPE = (1 / 12, -8 / 12, 0.0, 8 / 12, -1 / 12)
 _CURVATURE = (-1 / 12, 16 / 12, -30 / 12, 16 / 12, -1 / 12)
 
 
-def corrected_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+def corrected_masks(phi: Tensor, correction: MaskCorrection) -> Tensor:
     """Return masks with a correction, (B, H, W) → the same, a new tensor, ≥ 0."""
     phi = reshaped_masks(phi, correction)
     if not correction.displacement.is_none:
@@ -99,7 +100,7 @@ def corrected_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tens
     return phi.mul_(mask_gains(phi, correction)) if correction.masks else phi
 
 
-def reshaped_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+def reshaped_masks(phi: Tensor, correction: MaskCorrection) -> Tensor:
     """Return masks shifted and blurred each by itself, (…, B, H, W) → the same, a new tensor,
     ≥ 0.
     """
@@ -110,12 +111,12 @@ def reshaped_masks(phi: torch.Tensor, correction: MaskCorrection) -> torch.Tenso
     return _filtered(across, _interpolation(down, blur), dim=-2).clamp_min_(0.0)
 
 
-def mask_gains(like: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
+def mask_gains(like: Tensor, correction: MaskCorrection) -> Tensor:
     """Return the factor of each mask, (B or 1, 1, 1), on the device of ``like``."""
     return like.new_tensor([1 + mask.gain for mask in correction.masks] or [1.0]).view(-1, 1, 1)
 
 
-def mask_changes(phi: torch.Tensor, correction: MaskCorrection) -> list[torch.Tensor]:
+def mask_changes(phi: Tensor, correction: MaskCorrection) -> list[Tensor]:
     """Return the derivatives of corrected masks, (…, B, H, W), by each field of their `MaskError`,
     in their order.
 
@@ -138,7 +139,7 @@ def mask_changes(phi: torch.Tensor, correction: MaskCorrection) -> list[torch.Te
     return [*(change.mul_(light) for change in changes), _filtered(across, kernel_y, -2)]
 
 
-def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tensor:
+def _interpolation(shift_px: Tensor, blur_px2: Tensor) -> Tensor:
     """Return the five weights that displace an image by less than a pixel and blur it, (B,) both →
     (B, 5).
     """
@@ -152,7 +153,7 @@ def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tens
     )
 
 
-def _filtered(phi: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
+def _filtered(phi: Tensor, weights: Tensor, dim: int) -> Tensor:
     """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with
     their last pixels.
     """
@@ -160,7 +161,7 @@ def _filtered(phi: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tenso
     padded = F.pad(images, (2, 2, 0, 0) if dim == -1 else (0, 0, 2, 2), mode="replicate")
     # A grouped convolution takes twice to nine times as long on a CPU.
     first, *others = weights.T.unsqueeze(-1).unsqueeze(-1)
-    total: torch.Tensor = padded.narrow(dim, 0, length) * first
+    total: Tensor = padded.narrow(dim, 0, length) * first
     for i, factors in enumerate(others, 1):
         total.addcmul_(padded.narrow(dim, i, length), factors)
     return total.view(phi.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
+from torch import Tensor
 
 from sci_stream.optics.displacement import Linear
 
@@ -12,7 +13,7 @@ from sci_stream.optics.displacement import Linear
 _MARGIN = 16
 
 
-def source_of(shape: tuple[int, int], linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:
+def source_of(shape: tuple[int, int], linear: Linear) -> tuple[Tensor, Tensor]:
     """Return row and column of the calibrated masks that each pixel shows, (H, W) both."""
     x_right, x_down, y_right, y_down = linear
     rows, columns = (torch.arange(size, dtype=torch.float64) for size in shape)
@@ -23,7 +24,7 @@ def source_of(shape: tuple[int, int], linear: Linear) -> tuple[torch.Tensor, tor
     return row, column
 
 
-def warped_masks(phi: torch.Tensor, linear: Linear) -> torch.Tensor:
+def warped_masks(phi: Tensor, linear: Linear) -> Tensor:
     """Return masks, (…, H, W), after rotation, magnification and shear; see `Displacement`."""
     height, width = phi.shape[-2:]
     margin = min(_MARGIN, height - 1, width - 1)
@@ -49,18 +50,16 @@ def warped_masks(phi: torch.Tensor, linear: Linear) -> torch.Tensor:
     return total.T.reshape(phi.shape)
 
 
-def _coefficients(images: torch.Tensor, dim: int) -> torch.Tensor:
+def _coefficients(images: Tensor, dim: int) -> Tensor:
     """Return the coefficients of the cubic spline through images along an axis."""
     size = images.shape[dim]
     angle = 2 * torch.pi * torch.arange(size // 2 + 1, device=images.device) / size
     response = ((2 + angle.cos()) / 3).view(*(-1 if axis == dim % 3 else 1 for axis in range(3)))
-    coefficients: torch.Tensor = torch.fft.irfft(
-        torch.fft.rfft(images, dim=dim) / response, size, dim
-    )
+    coefficients: Tensor = torch.fft.irfft(torch.fft.rfft(images, dim=dim) / response, size, dim)
     return coefficients
 
 
-def _weights(share: torch.Tensor) -> list[torch.Tensor]:
+def _weights(share: Tensor) -> list[Tensor]:
     """Return the weights of the four coefficients around a place, by its distance to the second."""
     other = 1 - share
     near, far = share.square() * (share / 2 - 1), other.square() * (other / 2 - 1)

@@ -5,10 +5,9 @@ open mask.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import InputError
-from sci_stream.model import Array
+from sci_stream.model import F32, F64, Array
 
 # The maximum would be determined by a few specular highlights or hot pixels.
 _BRIGHT_PERCENTILE = 99.5
@@ -16,7 +15,7 @@ _BRIGHT_PERCENTILE = 99.5
 _LEAST_LIGHT = 0.1
 
 
-def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
+def transmission(masks: Array) -> tuple[float, F32]:
     """Return the maximum of masks, (B, H, W), and the masks divided by it.
 
     Raises `InputError` if they are not transmissions.
@@ -95,7 +94,7 @@ def fit_white(y: Array, phi: Array, truth: Array) -> tuple[float, float]:
     truth
         (N, B, H, W), x, 0–1.
     """
-    model: npt.NDArray[np.float64] = np.einsum("bhw,nbhw->nhw", np.asarray(phi, np.float64), truth)
+    model: F64 = np.einsum("bhw,nbhw->nhw", np.asarray(phi, np.float64), truth)
     y = np.asarray(y, np.float64)
     scale = float((y * model).sum() / max(float((model * model).sum()), np.finfo(np.float64).tiny))
     residual = float(np.linalg.norm(y - scale * model) / max(float(np.linalg.norm(y)), 1e-300))

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from sci_stream.calibration.compatibility import require_matching_snapshot
-from sci_stream.model import Snapshot
+from sci_stream.model import F32, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import LocalDenoiser, MemoryReducible
@@ -60,7 +61,7 @@ from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.reports import SolveReport
 
-Watch = Callable[[torch.Tensor], None]
+Watch = Callable[[Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
@@ -82,10 +83,10 @@ class Estimate(NamedTuple):
     part due to the masks (`SolveReport`), NaN if unknown.
     """
 
-    planes: torch.Tensor
-    video: torch.Tensor
-    finite: torch.Tensor
-    facts: torch.Tensor
+    planes: Tensor
+    video: Tensor
+    finite: Tensor
+    facts: Tensor
 
 
 class Engine:
@@ -169,7 +170,7 @@ class Engine:
         self._priors = self._cycle()
         self._solving = False
         self._correction: MaskCorrection | None = None
-        self.left_out: npt.NDArray[np.bool_] | None = None
+        self.left_out: Flags | None = None
         """Pixels, (H, W), that are left out from the next snapshot on, besides the calibration's
         bad ones."""
 
@@ -286,7 +287,7 @@ class Engine:
         if not self._fusion.on:
             self._graphs.clear()
 
-    def _warmed(self, iterations: int) -> tuple[float, npt.NDArray[np.float32]]:
+    def _warmed(self, iterations: int) -> tuple[float, F32]:
         """Solve two snapshots of a moving pattern, the first cold.
 
         Returns
@@ -424,7 +425,7 @@ class Engine:
     def _record_duration(self, report: SolveReport) -> None:
         self.costs.record(report.iterations, report.solve_ns / 1e9)
 
-    def _upload(self, snapshot: Snapshot) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+    def _upload(self, snapshot: Snapshot) -> tuple[Tensor, Tensor | None, float]:
         """Start copying a snapshot to the device.
 
         Returns
@@ -449,10 +450,10 @@ class Engine:
         iterations: int,
         between: Callable[[], None],
         watch: Watch | None,
-        y: torch.Tensor,
-        saturated: torch.Tensor | None,
-        past: torch.Tensor | None,
-        past_finite: torch.Tensor | None,
+        y: Tensor,
+        saturated: Tensor | None,
+        past: Tensor | None,
+        past_finite: Tensor | None,
     ) -> Estimate:
         """Solve; no number leaves the device, unless the denoiser needs one.
 
@@ -476,7 +477,7 @@ class Engine:
         facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
         return Estimate(planes, video, finite, facts)
 
-    def prepare(self, y: torch.Tensor, saturated: torch.Tensor | None = None) -> Measurement:
+    def prepare(self, y: Tensor, saturated: Tensor | None = None) -> Measurement:
         """Find the valid pixels of counts as y, (H, W), and the noise.
 
         That is the noise of the calibration or as the snapshot shows it, whichever is larger: masks
@@ -507,7 +508,7 @@ class Engine:
         start: InitialState,
         iterations: int,
         between: Callable[[], None] = lambda: None,
-    ) -> Iterator[torch.Tensor]:
+    ) -> Iterator[Tensor]:
         """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is
         called before each.
 
@@ -541,7 +542,7 @@ class Engine:
         self,
         measurement: Measurement,
         error: InitialErrorMap | None,
-        priors: tuple[Callable[..., torch.Tensor], ...],
+        priors: tuple[Callable[..., Tensor], ...],
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
         noise, correlated = measurement.noise, None
@@ -557,7 +558,10 @@ class Engine:
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
         return Problem(
-            *(measurement.y, measurement.phi, measurement.r_inv, priors),
+            measurement.y,
+            measurement.phi,
+            measurement.r_inv,
+            priors,
             relaxation=self.settings.relaxation,
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,

@@ -29,7 +29,6 @@ from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Watch
 from sci_stream.reports import CalibrationHealth, SolveReport
 
-Flags = npt.NDArray[np.bool_]
 Video = npt.NDArray[np.floating[Any]]
 
 # An inspection is followed by so many times its duration without one: it takes 1 % of the time.
@@ -40,7 +39,7 @@ _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 _MOVED_PX = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Guard:
     """Settings of the checks.
 

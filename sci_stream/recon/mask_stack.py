@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
@@ -27,10 +28,10 @@ class MaskStack:
     def __init__(self, calibration: Calibration, device: torch.device) -> None:
         self._calibration = calibration
         self._device = device
-        self.phi: torch.Tensor
+        self.phi: Tensor
         """(P, B', h, w), B' ≥ B: a mask that a correction finds exposed for several frames is there
         as often."""
-        self.r_inv: torch.Tensor
+        self.r_inv: Tensor
         """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
         self.linear: LmmseEstimator
         self.windows: CodedWindows | None
@@ -71,11 +72,11 @@ class MaskStack:
             self.phi, self.r_inv, self.linear, self.windows = fresh
         self.turns, self.correction = turns, correction
 
-    def planes(self, image: torch.Tensor) -> torch.Tensor:
+    def planes(self, image: Tensor) -> Tensor:
         """Add the plane dimension in front: four planes of a mosaic, else one."""
         return image.unsqueeze(0) if self._calibration.bayer is None else bayer.split(image)
 
-    def merged(self, planes: torch.Tensor) -> torch.Tensor:
+    def merged(self, planes: Tensor) -> Tensor:
         """Undo `planes`; a frame of several turns is their mean."""
         if max(self.turns) > 1:
             planes = torch.stack(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import forward
 
@@ -13,7 +14,7 @@ from sci_stream.optics.forward import forward
 _DARK = 1e-6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """y = Φx + noise by planes P (1, or a mosaic's 4).
 
@@ -35,12 +36,12 @@ class Measurement:
         highlight. None if none are saturated.
     """
 
-    y: torch.Tensor
-    phi: torch.Tensor
-    r_inv: torch.Tensor
-    noise: torch.Tensor | None = None
-    mismatch: torch.Tensor | None = None
-    r_inv_clipped: torch.Tensor | None = None
+    y: Tensor
+    phi: Tensor
+    r_inv: Tensor
+    noise: Tensor | None = None
+    mismatch: Tensor | None = None
+    r_inv_clipped: Tensor | None = None
 
     def thinned(self, stride: int) -> Measurement:
         """Subsample rows and columns by `stride`, without the noise."""
@@ -48,7 +49,7 @@ class Measurement:
         y, phi, r_inv = (image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv))
         return Measurement(y, phi, r_inv)
 
-    def figures(self, v: torch.Tensor) -> torch.Tensor:
+    def figures(self, v: Tensor) -> Tensor:
         """Return the root mean square of y's noise, of its part that grows with y, and of y − Φv,
         (3,).
 
@@ -57,7 +58,7 @@ class Measurement:
         """
         y, part = self.y, (self.r_inv > 0).to(self.y.dtype)
         dark = _DARK * y.numel() ** 0.5
-        norm: torch.Tensor = torch.linalg.vector_norm(y * part)
+        norm: Tensor = torch.linalg.vector_norm(y * part)
         noise = mismatch = y.new_full((), float("nan"))
         if self.noise is not None and self.mismatch is not None:
             power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
@@ -66,6 +67,6 @@ class Measurement:
                 for variance in (self.noise, self.mismatch * y.clamp_min(0.0))
             )
             noise, mismatch = (noise / power).sqrt(), (grows / power).sqrt()
-        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
+        difference: Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
         residual = torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
         return torch.stack((noise, mismatch, residual))

@@ -41,6 +41,7 @@ import math
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 _WINDOW_PX = 5
 _STRIDE_PX = 3
@@ -84,8 +85,8 @@ class NoiseEstimate(NamedTuple):
     noise.
     """
 
-    variance: torch.Tensor
-    slope: torch.Tensor
+    variance: Tensor
+    slope: Tensor
 
 
 class CodedWindows(NamedTuple):
@@ -96,14 +97,14 @@ class CodedWindows(NamedTuple):
     − 1, 0 in the mean of the image.
     """
 
-    planes: torch.Tensor
-    noisy: torch.Tensor
-    textured: torch.Tensor
-    eccentricity: torch.Tensor
-    far: torch.Tensor
+    planes: Tensor
+    noisy: Tensor
+    textured: Tensor
+    eccentricity: Tensor
+    far: Tensor
 
 
-def coded_windows(phi: torch.Tensor) -> CodedWindows | None:
+def coded_windows(phi: Tensor) -> CodedWindows | None:
     """Cut masks, (P, B, H, W), into windows; None where an image has too few of them."""
     n_rows, n_columns = (max(0, (size - _WINDOW_PX) // _STRIDE_PX + 1) for size in phi.shape[-2:])
     if len(phi) * n_rows * n_columns < _MIN_WINDOWS:
@@ -126,9 +127,7 @@ def coded_windows(phi: torch.Tensor) -> CodedWindows | None:
     return CodedWindows(planes, 1 - fitted, textured, eccentricity, far.mean(0))
 
 
-def estimate_noise(
-    y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor
-) -> NoiseEstimate:
+def estimate_noise(y: Tensor, masks: CodedWindows | None, r_inv: Tensor) -> NoiseEstimate:
     """Estimate the variance of the noise of a measurement at each pixel; no value is copied to the
     host.
 
@@ -160,7 +159,7 @@ def estimate_noise(
     return NoiseEstimate(y.clamp_min(0.0) * by_place + _TAKEN_FOR_TEXTURE * offset, by_place)
 
 
-def _cut(images: torch.Tensor) -> torch.Tensor:
+def _cut(images: Tensor) -> Tensor:
     """Cut images into windows, (n, P, H, W) → (n, 25, windows)."""
     size, stride = _WINDOW_PX, max(_STRIDE_PX, math.ceil((images[0].numel() / _MAX_WINDOWS) ** 0.5))
     corners = images.unfold(2, size, stride).unfold(
@@ -169,9 +168,9 @@ def _cut(images: torch.Tensor) -> torch.Tensor:
     return corners.permute(0, 4, 5, 1, 2, 3).reshape(len(images), size * size, -1)
 
 
-def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
+def _orthonormal(*columns: Tensor) -> list[Tensor]:
     """Orthonormalise columns, (n, windows) each, by Gram and Schmidt: fast on a GPU for many."""
-    basis: list[torch.Tensor] = []
+    basis: list[Tensor] = []
     for column in columns:
         for q in basis:
             column = column - q * (q * column).sum(0)  # noqa: PLW2901 - the column's remainder
@@ -181,8 +180,8 @@ def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _variance_components(
-    brightness: torch.Tensor, parts: torch.Tensor, eccentricity: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    brightness: Tensor, parts: Tensor, eccentricity: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the maximum likelihood estimates of a, b₀ and g, (), as the module describes.
 
     ``brightness``, (windows,), and ``parts``, A, r² and T, (3, 25, windows), are 0 where a pixel of
@@ -220,7 +219,7 @@ def _variance_components(
     return offset, slope, growth
 
 
-def _line(x: torch.Tensor, weighted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _line(x: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
     """Fit n² = a + b·x with a, b ≥ 0 by least squares; return a and b, ().
 
     ``x``, (n,); ``weighted``, (2, n): weights, and each n² times its weight.

@@ -18,7 +18,7 @@ from sci_stream.recon.denoisers.registry import denoiser_spec
 _CORRELATED_ITERATIONS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SolverSettings:
     """Solver settings of a snapshot.
 

@@ -408,8 +408,8 @@ class RowTable:
         }
         self._sums: h5py.Dataset = file[_CHECKSUMS]
         self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
-        self._blocks: OrderedDict[int, _Block] = OrderedDict()
-        self._dirty: set[int] = set()
+        self._blocks = OrderedDict[int, _Block]()
+        self._dirty = set[int]()
         self.rows = 0
 
     def set(self, row: int, **values: Any) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.delivery.ledger import LedgerCounts, not_recorded
-from sci_stream.model import Array, Json, SeriesInfo
+from sci_stream.model import F32, Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.quantities import Column, OverSeries
@@ -34,18 +34,18 @@ _MAX_GAPS = 1000
 
 # Of the description of a series, in the order of the summary.
 _SERIES = (
-    *(
-        "name",
-        "rig",
-        "policy",
-        "camera",
-        "started_ns",
-        "height_px",
-        "width_px",
-        "n_frames",
-        "pixel_format",
-    ),
-    *("bit_depth", "bayer", "versions"),
+    "name",
+    "rig",
+    "policy",
+    "camera",
+    "started_ns",
+    "height_px",
+    "width_px",
+    "n_frames",
+    "pixel_format",
+    "bit_depth",
+    "bayer",
+    "versions",
 )
 
 # Of a calibration, as they are.
@@ -120,7 +120,7 @@ def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows
             return dict(Counter(words).most_common())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingSummary:
     """A recording, finished or not.
 
@@ -199,7 +199,7 @@ def verify_segment(path: Path, progress: Progress) -> list[str]:
     return [f"{path.name}: {problem}" for problem in problems]
 
 
-def _segment(segment: Recording) -> dict[str, Json]:
+def _segment(segment: Recording) -> JsonObject:
     return {
         "file": segment.path.name,
         "state": _state_of(segment),
@@ -219,7 +219,7 @@ def _state_of(segment: Recording) -> str:
     return "last" if segment.clean else "continued"
 
 
-def _stored(series: RecordedSeries) -> dict[str, Json]:
+def _stored(series: RecordedSeries) -> JsonObject:
     raw, video = series.raw, series.video
     return {
         "raw": len(raw),
@@ -231,7 +231,7 @@ def _stored(series: RecordedSeries) -> dict[str, Json]:
     }
 
 
-def outcomes(rows: Rows) -> dict[str, Json]:
+def outcomes(rows: Rows) -> JsonObject:
     """Count the outcomes of the rows, and those that have none."""
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
@@ -278,7 +278,7 @@ def _rates(rows: Rows, n_frames: int) -> dict[str, float | Spread | None]:
     }
 
 
-def _solving(rows: Rows, solvers: dict[str, Settings]) -> dict[str, Json]:
+def _solving(rows: Rows, solvers: dict[str, Settings]) -> JsonObject:
     solved = {name: values[rows["outcome"] == 1] for name, values in rows.items()}
     nodes = Counter(map(cell_text, solved["node"].tolist()))
     return {
@@ -288,7 +288,7 @@ def _solving(rows: Rows, solvers: dict[str, Settings]) -> dict[str, Json]:
     }
 
 
-def _health(rows: Rows) -> dict[str, Json] | None:
+def _health(rows: Rows) -> JsonObject | None:
     """Summarise the calibration measurements of the series; shifts are (x, y), to the right and
     downwards.
     """
@@ -324,13 +324,13 @@ def _health(rows: Rows) -> dict[str, Json] | None:
     }
 
 
-def _last(values: npt.NDArray[np.float32]) -> float | None:
+def _last(values: F32) -> float | None:
     """Return the last value that was measured."""
     known = values[np.isfinite(values)]
     return float(known[-1]) if len(known) else None
 
 
-def _chunks(rows: Rows, units: dict[str, str]) -> dict[str, Json]:
+def _chunks(rows: Rows, units: dict[str, str]) -> JsonObject:
     """Summarise each chunk value of the camera: number of frames that had it, unit and spread."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {
@@ -343,7 +343,7 @@ def _chunks(rows: Rows, units: dict[str, str]) -> dict[str, Json]:
     }
 
 
-def _calibration(calibration: Calibration) -> dict[str, Json]:
+def _calibration(calibration: Calibration) -> JsonObject:
     """Describe a calibration: its origin and the quality of its masks."""
     phi = calibration.phi
     unseen = (phi.astype(np.float64) ** 2).sum(axis=0) == 0

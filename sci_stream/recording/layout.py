@@ -18,7 +18,7 @@ from isal import isal_zlib
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import require_optional
 from sci_stream.file_guard import reading
-from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
+from sci_stream.model import Array, BayerPhase, Json, JsonObject, Policy, SeriesInfo
 from sci_stream.optics.bayer import blocks_size
 from sci_stream.recording.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire.codec import encode
@@ -53,7 +53,7 @@ class Compression(enum.StrEnum):
     BITSHUFFLE_LZ4 = "bitshuffle_lz4"
     """Lossless; readers need the hdf5plugin filters."""
 
-    def filters(self) -> dict[str, Json]:
+    def filters(self) -> JsonObject:
         """Return the options for ``create_dataset``."""
         if self is Compression.NONE:
             return {}
@@ -113,7 +113,7 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
     return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Layout:
     """Contents of a file: ``frames`` are the types of its datasets of frames, by name; see
     `RecordingWriter`.
@@ -122,7 +122,7 @@ class Layout:
     first_seq: int
     frames: Mapping[str, np.dtype[Any]]
     compression: Compression
-    parent: dict[str, Json] | None = None
+    parent: JsonObject | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
@@ -201,7 +201,7 @@ def ledger_document(
     return padded
 
 
-def read_ledger(stored: bytes) -> dict[str, Json]:
+def read_ledger(stored: bytes) -> JsonObject:
     """Return the document of `ledger_document`; empty if it is damaged, or read while it was
     written.
     """

@@ -47,7 +47,7 @@ def create_nexus(file: h5py.File, info: SeriesInfo, calibration: Calibration) ->
 def experiment_of(info: SeriesInfo) -> ExperimentSection:
     """Return ``[experiment]`` of the recorded rig; empty where the rig cannot be read."""
     try:
-        return parse_rig(info.rig_toml, overrides={}, recorded=True).experiment
+        return parse_rig(info.rig_toml, overrides={}).experiment
     except ConfigError:
         return ExperimentSection()
 

@@ -19,12 +19,19 @@ from typing import Any, TypeGuard
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading
-from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, SnapshotId, StageTimes
+from sci_stream.model import (
+    Array,
+    Flags,
+    JsonObject,
+    Reconstruction,
+    SeriesInfo,
+    SnapshotId,
+    StageTimes,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import read_calibration
 from sci_stream.recording.columns import (
@@ -338,7 +345,7 @@ class Recording(AbstractContextManager["Recording"]):
         return self.closed and not self.damage
 
     @property
-    def notes(self) -> dict[str, Json]:
+    def notes(self) -> JsonObject:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued", "crc32")
         return {name: value for name, value in self._ledger.items() if name not in known}
@@ -357,7 +364,7 @@ class Recording(AbstractContextManager["Recording"]):
         }
 
     @property
-    def parent(self) -> dict[str, Json] | None:
+    def parent(self) -> JsonObject | None:
         """Source of a derived recording; None for a recording of a camera."""
         with self._file() as file:
             if "parent" not in file:
@@ -386,7 +393,7 @@ class Recording(AbstractContextManager["Recording"]):
                 self._rows["state"] = read_states(file)
         return self._rows["state"]
 
-    def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
+    def _seqs(self, chosen: Flags) -> list[int]:
         return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]
 
     @property
@@ -590,7 +597,7 @@ def noted(problems: list[str], what: str) -> Iterator[None]:
         problems.append(f"{what}: {error}")
 
 
-def _ledger_document(file: h5py.File) -> dict[str, Json]:
+def _ledger_document(file: h5py.File) -> JsonObject:
     return read_ledger(read_dataset(require_dataset(file, "ledger", 1)).tobytes())
 
 

@@ -11,13 +11,12 @@ from typing import cast
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.file_guard import complete_output, lock
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 from sci_stream.recording.columns import OUTCOME_CODES, columns_of, write_rows
 from sci_stream.recording.hdf5 import LIBVER, open_file, open_for_reading
 from sci_stream.recording.inspection import outcomes
@@ -36,7 +35,7 @@ from sci_stream.recording.writer import create_recording
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Repaired:
     """Result of a repair: the clean file in the original place, the original as ``original``, and
     the ledger.
@@ -162,7 +161,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     return columns, cast(LedgerCounts, ledger)
 
 
-def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
+def _past_last(chosen: Flags) -> int:
     rows = np.flatnonzero(chosen)
     return int(rows[-1]) + 1 if len(rows) else 0
 
@@ -175,7 +174,7 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
     return extended
 
 
-def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
+def _rows_of_other_segments(old: Recording) -> Flags:
     """Return (3, rows): which rows are known, have raw counts, and have an outcome in other
     segments.
 

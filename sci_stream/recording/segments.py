@@ -32,7 +32,7 @@ _DISK_SHARE = 1 / 16
 _MAX_NAME_BYTES = 200
 
 
-@dataclass(slots=True)
+@dataclass
 class WrittenRows:
     """Sequence numbers of a series in the segments so far: with raw counts, and with an outcome.
 

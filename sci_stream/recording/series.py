@@ -18,7 +18,7 @@ from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.delivery.trigger_ring import Event, ring_time
 from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import require_memory
-from sci_stream.model import Array, Json, SeriesInfo
+from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.columns import CHUNK_PREFIX, STORED, columns_of
 from sci_stream.recording.layout import FRAME_FLAGS, frame_shape, raw_dtype, scale_of
@@ -141,7 +141,7 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
             self.segments: list[Recording] = [first]
             self.info: SeriesInfo = first.info
             """Description of the series, from its start."""
-            self.parent: dict[str, Json] | None = first.parent
+            self.parent: JsonObject | None = first.parent
             """Source of a recording made by ``sci-stream replay``; None for a recording of a
             camera."""
             for later in existing_segments(self.path)[1:]:
@@ -188,7 +188,7 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 
     @property
-    def notes(self) -> dict[str, Json]:
+    def notes(self) -> JsonObject:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 

@@ -21,7 +21,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.file_guard import lock
-from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import write_calibration
 from sci_stream.recording.columns import (
@@ -97,10 +97,10 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         first_seq: int | None = None,
         settled_below: int = 0,
         video_dtype: npt.DTypeLike = np.float16,
-        parent: dict[str, Json] | None = None,
+        parent: JsonObject | None = None,
     ) -> None:
         self.info = info = sendable(info)
-        self.notes: dict[str, Json] = {}
+        self.notes: JsonObject = {}
         self.settled_below = settled_below
         self._calibration = calibration
         self._first_path = path

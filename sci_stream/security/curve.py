@@ -15,7 +15,9 @@ from sci_stream.security.keys import KeyPair, read_allowed
 
 log = logging.getLogger(__name__)
 
-SocketConfig = Callable[[zmq.Socket[bytes]], None]
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
+SocketConfig = Callable[[Socket], None]
 """Configures a socket before it binds or connects."""
 
 _DOMAIN = "sci-stream"
@@ -25,7 +27,7 @@ _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
 
 
-def unencrypted(socket: zmq.Socket[bytes]) -> None:
+def unencrypted(socket: Socket) -> None:
     """Leave a socket unencrypted."""
 
 
@@ -40,7 +42,7 @@ class AllowList:
         self._own_key = keys.public
         self._path = path
         self._allowed: dict[bytes, str] = {}
-        self._warnings: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
+        self._warnings = KeyedRateLimiter[bytes](1 / _QUIET_S, 1)
         self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
         self.refused = 0
 
@@ -76,9 +78,7 @@ class CurveServer:
     is allowed.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, allowed: Path | None
-    ) -> None:
+    def __init__(self, context: Context, keys: KeyPair, allowed: Path | None) -> None:
         if not zmq.has("curve"):
             raise ConfigError(
                 "This ZeroMQ cannot encrypt",
@@ -99,7 +99,7 @@ class CurveServer:
         """Refuse all further connections. Call before the context is terminated."""
         self._authenticator.stop()
 
-    def serve(self, socket: zmq.Socket[bytes]) -> None:
+    def serve(self, socket: Socket) -> None:
         """Configure a server socket, which accepts allowed keys only."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
@@ -112,7 +112,7 @@ def client_config(keys: KeyPair, server_key: str) -> SocketConfig:
     public key only.
     """
 
-    def configure(socket: zmq.Socket[bytes]) -> None:
+    def configure(socket: Socket) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)

@@ -21,7 +21,7 @@ _LONGEST_LIST = 1 << 20
 _LONGEST_KEY = 4096
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class KeyPair:
     """A host's own keys, as Z85 text in bytes.
 

@@ -39,7 +39,7 @@ class SimulatedRig:
     """
 
     def __init__(self, folder: Path, camera: Mapping[str, str | float | bool]) -> None:
-        taken: set[int] = set()
+        taken = set[int]()
         ports = [free_port(taken) for _ in range(7)]
         dispatch, results, self.taps = (f"tcp://127.0.0.1:{port}" for port in ports[:3])
         self.page, self.recordings = f"http://127.0.0.1:{ports[3]}", folder / "recordings"

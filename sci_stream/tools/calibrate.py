@@ -49,7 +49,7 @@ _DARK_AT_MOST = 0.5
 _SAME_LIGHT = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CalibrationPlan:
     """Settings of a calibration.
 

@@ -7,10 +7,10 @@ from typing import cast
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.errors import StorageError
+from sci_stream.model import F32, U8
 from sci_stream.optics.calibration import Calibration
 
 _MASKS_SHOWN, _COLUMNS = 16, 8
@@ -18,9 +18,6 @@ _MASKS_SHOWN, _COLUMNS = 16, 8
 # dot of the picture.
 _DETAIL_PX = 24
 _TILE_PX, _LABEL_PX, _GAP_PX = 192, 18, 6
-
-F32 = npt.NDArray[np.float32]
-U8 = npt.NDArray[np.uint8]
 
 
 def write_report(path: Path, calibration: Calibration, measured: Measured | None = None) -> None:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _WITHOUT_SEARCH = "Name its camera in a rig file: sci-stream config init --driver {} RIG.toml"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundDriver:
     """Cameras found by one driver; no producers for a driver that cannot search."""
 
@@ -153,7 +153,7 @@ def suggested_options(driver: str, query: str) -> tuple[Mapping[str, Json], Mapp
 _MAX_BYTES = 4 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Intervals:
     """Frame intervals on one clock, s: median, standard deviation and maximum."""
 
@@ -171,7 +171,7 @@ class Intervals:
         return cls(float(np.median(steps)), float(steps.std()), float(steps.max()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GrabReport:
     """Result of a grab.
 

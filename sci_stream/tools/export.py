@@ -28,7 +28,7 @@ _CONTENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExportOptions:
     """Settings of an export.
 
@@ -48,7 +48,7 @@ class ExportOptions:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exported:
     """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were
     missing.

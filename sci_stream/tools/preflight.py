@@ -30,7 +30,7 @@ from sci_stream.errors import (
 )
 from sci_stream.field_types import MAX_CHUNKS
 from sci_stream.file_guard import in_words
-from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
+from sci_stream.model import CameraCapabilities, CameraFrame, JsonObject, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.camera_drivers import load_driver, make_camera
@@ -75,7 +75,7 @@ _RATE = "snapshot_rate_hz"
 _NOT_DONE = ("not checked", "not compared", "not measured")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """Result of one check; ``exit_status`` is 0 if it passed, perhaps with a ``warning``."""
 
@@ -91,7 +91,7 @@ class Finding:
         """The result in a word."""
         return "warning" if self.warning else "failed" if self.exit_status else "ok"
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> JsonObject:
         """Return plain values."""
         return {
             "check": self.what,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import JsonValue
 
 from sci_stream.arrays.api import mean_psnr_db
@@ -22,15 +21,16 @@ from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
 from sci_stream.files.video_output import FOLDERS, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import F32
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
 
-Video = npt.NDArray[np.float32]
+Video = F32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SolveOptions(ArrayOptions):
     """Options of the solver, and of the output.
 
@@ -49,7 +49,7 @@ class SolveOptions(ArrayOptions):
     sources: Sequence[Path] = ()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class SolvedFile:
     """Result: ``reports`` of each snapshot; ``assumed`` as of `Measurements`, the rest as of
     `Reconstructed`.

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.config import Rig
+from sci_stream.model import F64
 from sci_stream.modulation.diagram import describe, text_diagram
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
@@ -108,7 +108,7 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
     return late_us if in_step >= 0 else float(np.copysign(half_us, turned)) - late_us
 
 
-def _mean(camera: ModulatedCamera, *, modulate: bool) -> npt.NDArray[np.float64]:
+def _mean(camera: ModulatedCamera, *, modulate: bool) -> F64:
     """Return the mean of some frames."""
     device = camera if modulate else camera.camera
     device.start()

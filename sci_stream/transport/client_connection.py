@@ -13,7 +13,7 @@ import zmq
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.clock_offset import ClockOffset
 from sci_stream.errors import WireError
-from sci_stream.security.curve import SocketConfig, unencrypted
+from sci_stream.security.curve import Context, SocketConfig, unencrypted
 from sci_stream.transport.connections import MISSED_HEARTBEATS, Monitor, PauseDetector, TcpProgress
 from sci_stream.transport.sockets import (
     BYTES_PER_CALL,
@@ -79,7 +79,7 @@ class ClientConnection:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         endpoint: str,
         hello: Hello,
         *,
@@ -91,7 +91,7 @@ class ClientConnection:
         self.hello = hello
         self.status: dict[str, int | float | str] = {}
         """Status sent with heartbeats, to which the clock offset is added."""
-        self.wire_errors: Counter[str] = Counter()
+        self.wire_errors = Counter[str]()
         self.clock = ClockOffset()
         self._heartbeat_s = heartbeat_s
         self._limits = limits
@@ -114,7 +114,7 @@ class ClientConnection:
         self._interrupted = False
         self._retry_refused_s = float("inf")
         self._refusal = ""
-        self._unsent: deque[Message] = deque()
+        self._unsent = deque[Message]()
         self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
         self._reopen_after_s = self._first_reopen_after_s = max(

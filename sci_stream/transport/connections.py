@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 
 import zmq
 
-from sci_stream.security.curve import SocketConfig
+from sci_stream.security.curve import Context, Socket, SocketConfig
 from sci_stream.transport.sockets import bind, local_endpoint, make_socket, readable
 
 with contextlib.suppress(ImportError):  # Windows has none, and runs no servers
@@ -134,7 +134,7 @@ def tcp_progress(descriptor: int) -> TcpProgress | None:
     return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None
 
 
-@dataclass(slots=True)
+@dataclass
 class _Connection:
     peer: object
     """Address of the peer: a descriptor with another one has been reused."""
@@ -235,14 +235,14 @@ class MonitorEvents(NamedTuple):
 class Monitor:
     """Monitor the connections of a socket: opened, closed and refused."""
 
-    def __init__(self, socket: zmq.Socket[bytes], limit: ConnectionLimit | None = None) -> None:
+    def __init__(self, socket: Socket, limit: ConnectionLimit | None = None) -> None:
         self._watched = socket
         self.limit = limit
         """Limit on the connections of a bound socket."""
         seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         if limit is not None:
             seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
-        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(
+        self.socket: Socket = socket.get_monitor_socket(
             functools.reduce(operator.or_, _REFUSALS, seen)
         )
         self.open = False
@@ -310,14 +310,14 @@ class ServerSocket:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         endpoint: str,
         configure: SocketConfig,
         *,
         max_message_bytes: int,
         heartbeat_s: float,
     ) -> None:
-        self.wire_errors: Counter[str] = Counter()
+        self.wire_errors = Counter[str]()
         queues = {"send_queue": self.send_queue, "receive_queue": self.receive_queue}
         self.socket = make_socket(
             context,
@@ -352,7 +352,8 @@ class ServerSocket:
                 "%d connections to the %s address refused in the handshake: the other side "
                 "expects another key here, "
                 "has no allowed key, does not encrypt, or is not a node",
-                *(self.wire_errors["handshake"], self.address),
+                self.wire_errors["handshake"],
+                self.address,
             )
 
     def limit_connections(self, now_s: float, *, drained: bool) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from sci_stream.clock import unix_ns
+from sci_stream.delivery.admission import Admission
 from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value
-from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
+from sci_stream.transport.router import Peer, RouterServer
 from sci_stream.wire.codec import encode
 from sci_stream.wire.messages import (
     CalibrationMissing,
@@ -28,22 +29,11 @@ from sci_stream.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-# A node that has returned nothing yet gets one snapshot; one that keeps it while others are done
-# gets none for a while, longer each time. Patience is this many times the slowest result so far,
-# and at least so long.
-_PATIENCE, _LEAST_PATIENCE_S = 20.0, 20.0
-_BARRED_FIRST_S, _BARRED_MAX_S = 30.0, 3600.0
-# The usual time of a solve is an exponential mean; of solves of milliseconds, the pauses of an
-# operating system are many, and no person sees a fifth of a second.
-_SMOOTHING, _LEAST_WAIT_S = 0.2, 0.2
-# With slow solves, a node gets its next snapshot only when it has done this share of its present
-# one.
-_SLOW_SOLVE_S, _PREFETCH_AT = 0.1, 0.7
 # Limit per call, so that a flooding peer cannot block the node.
 _MESSAGES_PER_CALL = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settled:
     """A settled snapshot: safe at the sink, or ``given_up`` with a reason;
     ``masks`` as in `Done`.
@@ -54,26 +44,15 @@ class Settled:
     masks: Mapping[str, Value] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class ReconstructPeer(Peer):
-    """A reconstruct node, when it last settled a snapshot or held none, and whether it has returned
-    a result.
-    """
-
-    progress_s: float
-    is_proven: bool = False
-
-
 @dataclass(eq=False, repr=False)
-class Dispatcher(RouterServer[ReconstructPeer]):
+class Dispatcher(RouterServer[Peer]):
     """Dispatch snapshots to reconstruct nodes and redeliver those of lost nodes.
 
     A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken
     connection, which is detected at once. The first HELLO is answered with the calibration; a node
     sends credit 0 until it has loaded the calibration, and again when it accepts no more snapshots.
-    A node that holds snapshots and settles none for ``solve_timeout_s`` is lost, too, however
-    lively its heartbeats. When a snapshot has waited ``max_wait_s`` for a node, or for 0 as long as
-    a solve takes, the newest goes first (`DispatchQueue.drop_stale`); None: never.
+    A node that is overdue (`Admission`) is lost, too, however lively its heartbeats. Where
+    snapshots are stale, the newest goes first (`DispatchQueue.drop_stale`).
     """
 
     # Room for all snapshots that a node may hold: a full queue is taken for a broken connection.
@@ -82,14 +61,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     queue: DispatchQueue[Snapshot]
     """Queued and dispatched snapshots."""
     _: KW_ONLY
-    solve_timeout_s: float = math.inf
-    max_wait_s: float | None = None
+    admission: Admission = field(default_factory=Admission)
     period_ns: int = field(default=0, init=False)
     _calibrations: dict[str, Sequence[bytes | memoryview]] = field(default_factory=dict, init=False)
     _series: str = field(default="", init=False)
-    _slowest_s: float = field(default=0.0, init=False)
-    _solve_s: float = field(default=0.0, init=False)
-    _barred: dict[bytes, tuple[float, float]] = field(default_factory=dict, init=False)
 
     @property
     def ready_nodes(self) -> int:
@@ -115,11 +90,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         for frames in self._calibrations.values():  # one, once it is announced
             self.send(identity, frames)
 
-    def reset_timeouts(self, now_s: float) -> None:
-        """Expect no results for now: the sink does not accept any."""
-        for peer in self.peers.values():
-            peer.progress_s = now_s
-
     def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
         """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are
         dropped for it.
@@ -139,59 +109,26 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             settled += self._lose(identity, "connection broken")
         for identity in self._silent_peers(now_s):
             settled += self._lose(identity, "heartbeat timeout")
-        for identity, peer in list(self.peers.items()):
-            peer.progress_s = min(now_s, peer.progress_s + self._pause_s)
-            # A node without snapshots has nothing to return: its time to solve starts with the next
-            # one.
-            if not self.queue.holds(identity.decode(errors="replace")):
-                peer.progress_s = now_s
-            elif now_s - peer.progress_s > (patience_s := self._patience_s):
-                if self._slowest_s:  # others do return results
-                    self._bar(identity, now_s)
-                settled += self._lose(identity, f"no result for {patience_s:g} s")
+        for identity in list(self.peers):
+            name = _name(identity)
+            holds = bool(self.queue.holds(name))
+            had_s = self.admission.overdue(name, now_s, holds=holds, pause_s=self._pause_s)
+            if had_s is not None:
+                settled += self._lose(identity, f"no result for {had_s:g} s")
         self._admit(now_s)
         return settled + self._hand_out()
-
-    @property
-    def _patience_s(self) -> float:
-        """Time within which a node that holds snapshots must settle one."""
-        usual_s = (
-            max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
-        )
-        return min(self.solve_timeout_s, usual_s)
-
-    def _bar(self, identity: bytes, now_s: float) -> None:
-        """Give a node no snapshots for a while; one that restarts gets some again."""
-        _, before_s = self._barred.get(identity, (0.0, _BARRED_FIRST_S / 2))
-        pause_s = min(2 * before_s, _BARRED_MAX_S)
-        self._barred[identity] = now_s + pause_s, pause_s
-        while len(self._barred) > MAX_PEERS:
-            del self._barred[next(iter(self._barred))]
 
     def _admit(self, now_s: float) -> None:
         """Set the credit of each node."""
         for identity, peer in self.peers.items():
-            credit = peer.hello.credit
-            # A snapshot that waits in a node is no longer the newest when its solve begins.
-            is_early = now_s - peer.progress_s < _PREFETCH_AT * self._solve_s
-            if self.max_wait_s is not None and self._solve_s > _SLOW_SOLVE_S and is_early:
-                credit = min(credit, 1)
-            if not peer.is_proven:
-                until_s, _ = self._barred.get(identity, (0.0, 0.0))
-                credit = min(credit, int(now_s >= until_s))
-            self.queue.join(identity.decode(errors="replace"), credit)
+            name = _name(identity)
+            self.queue.join(name, self.admission.credit(name, peer.hello.credit, now_s))
 
     def _handle(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
-        name = identity.decode(errors="replace")
-        # A failure is progress too: the node works.
-        if isinstance(message, Done) and (peer := self.peers.get(identity)) is not None:
-            if message.ok and self.queue.holds(name):
-                took_s = now_s - peer.progress_s
-                self._slowest_s = max(self._slowest_s, took_s)
-                self._solve_s += (_SMOOTHING if self._solve_s else 1.0) * (took_s - self._solve_s)
-                peer.is_proven = True
-                self._barred.pop(identity, None)
-            peer.progress_s = now_s
+        name = _name(identity)
+        if isinstance(message, Done):
+            solved = message.ok and bool(self.queue.holds(name))
+            self.admission.settle(name, now_s, solved=solved)
         match message:
             case Hello():
                 self._join(identity, message, now_s)
@@ -208,12 +145,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             case Done():
                 entry = self.queue.failed(name, message.seq)
                 log.warning(
-                    *(
-                        "%s could not reconstruct snapshot %d: %s",
-                        name,
-                        message.seq,
-                        message.reason,
-                    ),
+                    "%s could not reconstruct snapshot %d: %s",
+                    name,
+                    message.seq,
+                    message.reason,
                     extra={"series": message.series, "seq": message.seq},
                 )
                 return [] if entry is None else [Settled(entry.seq, DropReason.RECONSTRUCT_FAILED)]
@@ -229,11 +164,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return []
 
     def _join(self, identity: bytes, hello: Hello, now_s: float) -> None:
-        name = identity.decode(errors="replace")
+        name = _name(identity)
         known = self.peers.get(identity)
-        self.peers[identity] = ReconstructPeer(
-            hello, now_s, now_s, known is not None and known.is_proven
-        )
+        self.peers[identity] = Peer(hello, now_s)
+        self.admission.join(name, now_s)
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             self._send_calibration(identity)
@@ -246,7 +180,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def _lose(self, identity: bytes, why: str) -> list[Settled]:
         if self.peers.pop(identity, None) is None:
             return []
-        name = identity.decode(errors="replace")
+        name = _name(identity)
+        self.admission.leave(name)
         before = self.queue.redelivered
         settled = [Settled(entry.seq, DropReason.NODE_FAILURES) for entry in self.queue.leave(name)]
         log.warning(
@@ -274,10 +209,12 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return settled
 
     def _drop_stale(self) -> list[Entry[Snapshot]]:
-        wait_s = self.max_wait_s or (
-            max(self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf
-        )
-        if self.max_wait_s is None or wait_s == math.inf:
+        wait_s = self.admission.stale_after_s
+        if wait_s == math.inf:
             return []
         oldest_ns = unix_ns() - round(wait_s * 1e9)
         return self.queue.drop_stale(lambda snapshot: snapshot.host_time_ns < oldest_ns)
+
+
+def _name(identity: bytes) -> str:
+    return identity.decode(errors="replace")

@@ -13,7 +13,7 @@ import zmq
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import InputError, TransportError, WireError
 from sci_stream.model import Reconstruction
-from sci_stream.security.curve import SocketConfig, unencrypted
+from sci_stream.security.curve import Context, SocketConfig, unencrypted
 from sci_stream.transport.connections import ServerSocket
 from sci_stream.transport.sockets import answering, connect, make_socket, receive, send_frames
 from sci_stream.wire.codec import decode, encode
@@ -43,7 +43,7 @@ class TapPublisher(ServerSocket):
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         endpoint: str,
         configure: SocketConfig = unencrypted,
     ) -> None:
@@ -54,7 +54,7 @@ class TapPublisher(ServerSocket):
             max_message_bytes=_LONGEST_SUBSCRIPTION,
             heartbeat_s=_HEARTBEAT_S,
         )
-        self._topics: set[bytes] = set()
+        self._topics = set[bytes]()
         # Otherwise only the first subscription to a topic is reported, and its later subscribers
         # would seem silent.
         self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
@@ -114,7 +114,7 @@ def _newest(
             got=endpoint,
             hint="`taps` under [network] in the rig file has it.",
         )
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context = Context()
     socket = make_socket(
         context,
         zmq.SUB,
@@ -127,7 +127,7 @@ def _newest(
     configure(socket)
     connect(socket, answering(endpoint))
     # Newest wins: a slow program sees the current scene, not one from minutes ago.
-    waiting: deque[M] = deque(maxlen=None if every else 1)
+    waiting = deque[M](maxlen=None if every else 1)
     arrived = threading.Condition()
     stop = threading.Event()
 

@@ -28,7 +28,7 @@ _FORGET_S = 60.0
 _MAX_MS = 2**63 / 1e6
 
 
-@dataclass(slots=True)
+@dataclass
 class ReportingPeer(Peer):
     """A node that reports to the sink: its last status, its controls, and whether it has timed out.
 

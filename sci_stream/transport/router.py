@@ -18,7 +18,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
 from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.security.curve import SocketConfig, unencrypted
+from sci_stream.security.curve import Context, SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
 from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, ServerSocket
 from sci_stream.transport.sockets import ReceivedMessage, readable, receive, send_frames
@@ -63,7 +63,7 @@ def answer(ping: Ping) -> Pong:
     return Pong(sent_ns=ping.sent_ns, received_ns=now_ns, answered_ns=now_ns)
 
 
-@dataclass(slots=True)
+@dataclass
 class Peer:
     """A connected node: its latest HELLO, and the monotonic time of its last message."""
 
@@ -86,7 +86,7 @@ class RouterServer(ServerSocket, Generic[P]):
 
     kind: ClassVar[int] = zmq.ROUTER
 
-    context: zmq.Context[zmq.Socket[bytes]]
+    context: Context
     endpoint: str
     welcome: Welcome
     _: KW_ONLY
@@ -105,15 +105,9 @@ class RouterServer(ServerSocket, Generic[P]):
             max_message_bytes=max_bytes,
             heartbeat_s=heartbeat_s,
         )
-        self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
-            _CONTROL_PER_S, _CONTROL_BURST
-        )
-        self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
-            _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST
-        )
-        self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(
-            _REFUSALS_PER_S, _REFUSALS_BURST
-        )
+        self._control_rate = KeyedRateLimiter[bytes](_CONTROL_PER_S, _CONTROL_BURST)
+        self._calibration_rate = KeyedRateLimiter[bytes](_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
+        self._refusal_rate = KeyedRateLimiter[bytes](_REFUSALS_PER_S, _REFUSALS_BURST)
         self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
         self._beat_s = float("-inf")
         self._pauses = PauseDetector(heartbeat_s)

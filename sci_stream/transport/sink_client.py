@@ -13,7 +13,7 @@ from sci_stream.wire.messages import Accepted, Acknowledged, Message, acknowledg
 _PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinkNews:
     """Result of one poll: acknowledgements, other messages, liveness events of the sink."""
 
@@ -31,7 +31,7 @@ class SinkClient:
 
     def __init__(self, connection: ClientConnection, wait_s: float = 0.0) -> None:
         self.connection = connection
-        self.outbox: Outbox[Accepted] = Outbox(_PATIENCE_S + wait_s)
+        self.outbox = Outbox[Accepted](_PATIENCE_S + wait_s)
 
     def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
         """Send a message, ahead of all others if ``first``, and keep it until it is safe."""

@@ -22,6 +22,7 @@ import zmq
 
 from sci_stream.config.fields import LONGEST_IPC_PATH, is_loopback, network_location, tcp_address
 from sci_stream.errors import TransportError
+from sci_stream.security.curve import Context, Socket
 
 ZERO_COPY_FROM_BYTES = 65536
 """Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs
@@ -44,14 +45,14 @@ FOLDER_VARIABLE = "SCI_STREAM_LOCAL_SOCKETS"
 
 
 def make_socket(
-    context: zmq.Context[zmq.Socket[bytes]],
+    context: Context,
     kind: int,
     *,
     max_message_bytes: int,
     heartbeat_s: float,
     send_queue: int,
     receive_queue: int,
-) -> zmq.Socket[bytes]:
+) -> Socket:
     """Create a socket with bounded queues, message size and timeouts.
 
     ``send_queue`` and ``receive_queue`` are messages per peer. The nodes' own heartbeats,
@@ -59,7 +60,7 @@ def make_socket(
     connection. ZeroMQ's heartbeats are not used: libzmq aborts the process if one falls due on a
     connection that broke while reading was paused (docs/decisions/connections.md).
     """
-    socket: zmq.Socket[bytes] = context.socket(kind)
+    socket: Socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, send_queue)
     socket.setsockopt(zmq.RCVHWM, receive_queue)
@@ -89,7 +90,7 @@ def make_socket(
     return socket
 
 
-def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
+def bind(socket: Socket, endpoint: str, what: str) -> None:
     """Bind to an address, of a host name to all its addresses on this machine.
 
     Raises `TransportError` that names the address of the rig.
@@ -119,7 +120,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
         ) from None
 
 
-def _bind_all(socket: zmq.Socket[bytes], endpoints: Sequence[str]) -> None:
+def _bind_all(socket: Socket, endpoints: Sequence[str]) -> None:
     """Bind to each address that this machine has. A peer may find the host by any of them."""
     absent = []
     for endpoint in endpoints:
@@ -144,11 +145,11 @@ def _numeric(endpoint: str) -> list[str]:
     return [f"tcp://{network_location(host, address[1])}" for host in hosts]
 
 
-def _use_ipv6(socket: zmq.Socket[bytes], endpoint: str) -> None:
+def _use_ipv6(socket: Socket, endpoint: str) -> None:
     socket.setsockopt(zmq.IPV6, int("[" in endpoint))
 
 
-def connect(socket: zmq.Socket[bytes], endpoint: str, attempt: int = 0) -> None:
+def connect(socket: Socket, endpoint: str, attempt: int = 0) -> None:
     """Begin to connect. Of a host name, every other ``attempt`` uses its IPv6 address.
 
     ZeroMQ resolves the name in its own thread, and uses one answer alone.
@@ -195,7 +196,7 @@ def preferred_endpoint(endpoint: str) -> str:
     return local_endpoint(endpoint) or endpoint
 
 
-def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> None:
+def send_frames(socket: Socket, frames: Sequence[bytes | memoryview]) -> None:
     """Send one multipart message without blocking; large frames without a copy.
 
     Raises `zmq.Again`.
@@ -208,7 +209,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview])
         socket.send(frame, flags=zmq.NOBLOCK | more, copy=not large)
 
 
-def readable(socket: zmq.Socket[bytes]) -> bool:
+def readable(socket: Socket) -> bool:
     """Return whether a message can be received now."""
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
@@ -219,7 +220,7 @@ would stall the later
 stages, and afterwards this one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReceivedMessage:
     """One multipart message as views on ZeroMQ's buffers, with the identity of its peer."""
 
@@ -235,7 +236,7 @@ class ReceivedMessage:
             return -1
 
 
-def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
+def receive(socket: Socket) -> ReceivedMessage | None:
     """Receive one multipart message, or None if there is none now."""
     # Polling costs 1 µs, an exception 20 µs.
     if not readable(socket):

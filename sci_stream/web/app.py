@@ -38,7 +38,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.quantities import page_texts
 from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.web.controls import Ask, answer
@@ -214,7 +214,7 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every
     second.
     """
-    last_status: dict[str, Json] | None = None
+    last_status: JsonObject | None = None
     while not hub.closing:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sci_stream.model import Json, Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 from sci_stream.web.message import Picture
 
 KEPT_S = 300
@@ -15,7 +15,7 @@ TAIL = 5
 """Seconds sent with every status, once a second: they cover a few statuses that a viewer missed."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Second:
     """Statistics of one second, which began at Unix time ``at_s``."""
 
@@ -37,7 +37,7 @@ class History:
     """Statistics of the last five minutes. Bounded; thread-safe."""
 
     def __init__(self) -> None:
-        self._seconds: deque[Second] = deque(maxlen=KEPT_S)
+        self._seconds = deque[Second](maxlen=KEPT_S)
         self._lock = threading.Lock()
         self._lost: int | None = None
         self._series = ""
@@ -53,7 +53,7 @@ class History:
             second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
             second.solve_ms += reconstruction.report.solve_ns / 1e6
 
-    def update(self, status: dict[str, Json], now_s: float) -> None:
+    def update(self, status: JsonObject, now_s: float) -> None:
         """Add the ledger and the queue of a status of the sink."""
         ledger = status.get("ledger")
         if not isinstance(ledger, dict) or not ledger:
@@ -103,7 +103,7 @@ class PictureArchive:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._pictures: OrderedDict[int, Picture] = OrderedDict()
+        self._pictures = OrderedDict[int, Picture]()
         self.n_bytes = 0
         """Bytes in use."""
         self._coded_ns = 0

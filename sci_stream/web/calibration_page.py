@@ -38,7 +38,7 @@ _PER_S, _BURST = 20.0, 40
 _STATIC = Path(__file__).parent / "static"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LiveFrame:
     """A frame during a calibration: the present step in words, and its place among all steps.
 

@@ -34,7 +34,7 @@ def _by_name(listed: object) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in parameters if parameter is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Controllable:
     """A node with its settable parameters and its actions."""
 
@@ -44,7 +44,7 @@ class Controllable:
     actions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Answer:
     """An answer of the live page, as far as it is read here."""
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
 from sci_stream.web.replays import MAX_ITERATIONS, Replays
@@ -104,14 +104,14 @@ async def answer(
 
 async def _do(
     name: str,
-    body: dict[str, Json],
+    body: JsonObject,
     address: str,
     *,
     display: Display,
     replays: Replays,
     ask: Ask | None,
     slots: Slots,
-) -> dict[str, Json]:
+) -> JsonObject:
     where = f"/control/{name}"
     match name:
         case "tone":
@@ -156,7 +156,7 @@ def _finite(text: str) -> float:
     return number
 
 
-async def _body(request: Request) -> dict[str, Json]:
+async def _body(request: Request) -> JsonObject:
     # A page of another site cannot send this content type without a preflight request, which is
     # never granted.
     if (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Json, Reconstruction
+from sci_stream.model import JsonObject, Reconstruction
 from sci_stream.parameters import Changes
 from sci_stream.wire.codec import payload_bytes
 
@@ -138,7 +138,7 @@ class Display:
             seqs = self._live.seqs_after(series, seq) or self._recorded.seqs_after(series, seq)
             return [self.find_shown(series, number) for number in seqs[:at_most]]
 
-    def set_tone(self, changes: Changes, who: str) -> dict[str, Json]:
+    def set_tone(self, changes: Changes, who: str) -> JsonObject:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""
         with self._changed:
             self.tone, self.tone_by = self.tone.changed(changes), who

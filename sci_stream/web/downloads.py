@@ -15,7 +15,6 @@ from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, Field, PositiveInt
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -340,8 +339,6 @@ def _files(reconstruction: Reconstruction, tone: ToneSettings) -> Iterator[tuple
 
 
 _QUALITY = 90
-
-U8 = npt.NDArray[np.uint8]
 
 
 def as_jpeg(picture: Picture) -> Picture:

@@ -12,9 +12,9 @@ from typing import Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import require_optional
+from sci_stream.model import U8
 
 # Visually close to JPEG at quality 85 (`sci-stream bench page`); the bit rate is bounded below.
 _CRF = 20
@@ -24,8 +24,6 @@ _BUFFER_S = 1.0
 # changes by this factor.
 _PACE_CHANGE = 1.3
 _SPS = 7
-
-U8 = npt.NDArray[np.uint8]
 
 
 def available() -> bool:

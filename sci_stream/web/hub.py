@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.web.archive import CODED_EVERY_NS, TAIL, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
@@ -34,10 +34,10 @@ class Viewer:
         self.wake = asyncio.Event()
         self.wake.set()
         self.sent = -1
-        self.status: dict[str, Json] | None = None
+        self.status: JsonObject | None = None
         """The status as it was sent last."""
         self._coded_ns = 0
-        self._unacknowledged: deque[int] = deque()
+        self._unacknowledged = deque[int]()
 
     @property
     def ready(self) -> bool:
@@ -80,16 +80,16 @@ class Hub:
         stale_s: float,
         offers_h264: bool,
         on_join: Callable[[Viewer], None],
-        counters: Callable[[], dict[str, Json]],
+        counters: Callable[[], JsonObject],
     ) -> None:
         self.latest: dict[str, Picture] = {}
         """The latest image by codec, in those that viewers have asked for."""
         self._latest_s = 0.0
         self.interval_s = HEARTBEAT_S
-        self.status: dict[str, Json] = {}
+        self.status: JsonObject = {}
         self.history = History()
         self.archive = archive
-        self.viewers: set[Viewer] = set()
+        self.viewers = set[Viewer]()
         self.stale_s = stale_s
         self.closing = False
         self.max_viewers = max_viewers
@@ -146,7 +146,7 @@ class Hub:
         if not self.viewers:
             self.latest = {}
 
-    def report(self) -> dict[str, Json]:
+    def report(self) -> JsonObject:
         """Return the status with the preview's own counters, as JSON types."""
         preview = {
             "viewers": len(self.viewers),
@@ -156,7 +156,7 @@ class Hub:
             "history": self.history.samples(TAIL),
         }
         # Through text: the status may contain paths and enumerations.
-        status: dict[str, Json] = json.loads(
+        status: JsonObject = json.loads(
             json.dumps({**self.status, "preview": preview}, default=str)
         )
         return status

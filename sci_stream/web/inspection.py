@@ -16,7 +16,7 @@ from sci_stream.imaging.demosaic import demosaic
 from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, BayerPhase, Json, Reconstruction
+from sci_stream.model import Array, BayerPhase, Json, JsonObject, Reconstruction
 from sci_stream.optics.bayer import split
 from sci_stream.optics.calibration import Calibration
 
@@ -30,7 +30,7 @@ _MARGIN = 4
 _LEVELS = 65535
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """A rectangle of the sensor: its first column and row, and its size, px."""
 
@@ -53,7 +53,7 @@ class Region:
         return part
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Line:
     """A line on the sensor from its first to its last pixel, px."""
 
@@ -127,7 +127,7 @@ def _quads(mosaic: Array, bayer: BayerPhase) -> Array:
 
 def describe_region(
     reconstruction: Reconstruction, frame: int, region: Region | None, bit_depth: int | None
-) -> dict[str, Json]:
+) -> JsonObject:
     """Return the statistics of a region of a frame (``video``, 0–1) and of the coded snapshot
     (``counts``, DN).
 
@@ -139,7 +139,7 @@ def describe_region(
     if region is not None:
         video = region.of(video)
         counts = None if counts is None else region.of(counts)
-    description: dict[str, Json] = {
+    description: JsonObject = {
         "video": _statistics(video),
         "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
         "counts": None if counts is None else _statistics(counts),
@@ -174,7 +174,7 @@ def focus_figure(image: Array, *, mosaic: bool) -> float | None:
     return float(f"{1e4 * float(np.mean(dx * dx + dy * dy)) / mean**2:.5g}")
 
 
-def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> dict[str, Json]:
+def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> JsonObject:
     """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or
     None.
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Json, Reconstruction
+from sci_stream.model import U8, Array, Json, JsonObject, Reconstruction
 from sci_stream.quantities import live_values
 
 MESSAGE_VERSION = 2
@@ -26,8 +25,6 @@ JPEG, H264 = "jpeg", "h264"
 # The longer side of an image is at most this, px.
 _MAX_PX = 1024
 _LENGTH = struct.Struct("<I")
-
-U8 = npt.NDArray[np.uint8]
 
 
 class PictureHeader(TypedDict):
@@ -138,7 +135,7 @@ def jpeg_picture(picture: Picture, frames: U8) -> Picture:
     return replace(picture, codec=JPEG, frames=tuple(map(encode_jpeg, frames)))
 
 
-def description(reconstruction: Reconstruction) -> dict[str, Json]:
+def description(reconstruction: Reconstruction) -> JsonObject:
     """Return the properties of a reconstruction for its message and for a saved snapshot."""
     ident = reconstruction.id
     return {
@@ -159,11 +156,11 @@ def description(reconstruction: Reconstruction) -> dict[str, Json]:
     }
 
 
-def merge_patch(old: dict[str, Json], new: dict[str, Json]) -> dict[str, Json]:
+def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
     """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for
     removed ones.
     """
-    patch: dict[str, Json] = {key: None for key in old if key not in new and old[key] is not None}
+    patch: JsonObject = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
@@ -180,7 +177,7 @@ BINS = 64
 _STEP = 3
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Json]:
+def counts_histogram(counts: Array, bit_depth: int | None) -> JsonObject:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters

@@ -16,7 +16,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpServer, listen
@@ -26,7 +26,7 @@ from sci_stream.web.archive import PictureArchive
 from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
-from sci_stream.web.message import H264, JPEG, U8, Picture, jpeg_picture, render_snapshot
+from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import Recordings
 from sci_stream.web.replays import Replays
 
@@ -80,7 +80,7 @@ class WebPreview:
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
-        self.refused: Counter[str] = Counter()
+        self.refused = Counter[str]()
         """Numbers of refused requests by reason."""
         self.archive = PictureArchive(section.history_mib << 20)
         """The kept pictures."""
@@ -99,7 +99,7 @@ class WebPreview:
             lambda: self._solvers,
             min_free_mib << 20,
         )
-        self._solvers: dict[str, Json] = {}
+        self._solvers: JsonObject = {}
         self._pixel_um: float | None = None
         self._exposure_us: float | None = None
         self._encoded = self._failures = 0
@@ -156,7 +156,7 @@ class WebPreview:
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
-    def set_status(self, status: dict[str, Json], solvers: dict[str, Json] | None = None) -> None:
+    def set_status(self, status: JsonObject, solvers: JsonObject | None = None) -> None:
         """Show a status on the page and under ``/status``; ``solvers`` are the settings of the
         rig's solvers by id.
         """
@@ -185,7 +185,7 @@ class WebPreview:
     def _encode_for_new_viewer(self, viewer: Viewer) -> None:
         self.display.refresh(again=self._hub.picture_for(viewer) is None)
 
-    def _counters(self) -> dict[str, Json]:
+    def _counters(self) -> JsonObject:
         return {
             "published": self.display.published,
             "encoded": self._encoded,

@@ -33,7 +33,7 @@ _MAX_SNAPSHOT_BYTES = 256 << 20
 _THUMBNAIL_PX = 96
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingEntry:
     """A recorded file. ``state`` is open, clean, continued, unfinished, unreadable or movie."""
 
@@ -58,7 +58,7 @@ class Recordings:
     def __init__(self, folder: Path, open_name: Callable[[], str]) -> None:
         self._folder = folder
         self._open_name = open_name
-        self._readers: OrderedDict[tuple[Path, int, int, int], Recording] = OrderedDict()
+        self._readers = OrderedDict[tuple[Path, int, int, int], Recording]()
         self._reading = threading.Lock()
         self._thumbnail = lru_cache(_MAX_RECORDINGS)(self._make_thumbnail)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from sci_stream.errors import EnvironmentFault, InputError
-from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
@@ -48,7 +48,7 @@ class Replays:
     """
 
     def __init__(
-        self, recordings: Recordings, solvers: Callable[[], dict[str, Json]], floor_bytes: int
+        self, recordings: Recordings, solvers: Callable[[], JsonObject], floor_bytes: int
     ) -> None:
         self.recordings = recordings
         self._solvers = solvers
@@ -57,7 +57,7 @@ class Replays:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._state: dict[str, Json] = {}
+        self._state: JsonObject = {}
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
         """Refine snapshots of this series from now on."""
@@ -144,7 +144,7 @@ class Replays:
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
         return out.name
 
-    def state(self) -> dict[str, Json]:
+    def state(self) -> JsonObject:
         """Return ``source``, ``out`` and ``pid`` of the last replay, ``running``, and why it
         failed: ``error``.
         """
@@ -181,7 +181,7 @@ class Replays:
             self._log.close()
 
     def _begin(
-        self, source: Path, out: Path, iterations: int, state: dict[str, Json], *options: str
+        self, source: Path, out: Path, iterations: int, state: JsonObject, *options: str
     ) -> subprocess.Popen[bytes]:
         # No node of this run: it inherits none of its variables.
         environment = {

@@ -6,7 +6,7 @@ A message is a multipart ``[kind][msgpack header][payload…]`` (docs/wire.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sci_stream.errors import CalibrationError, InputError, WireError
 from sci_stream.model import SeriesInfo
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-_BY_NAME: Final = {kind.name.encode(): kind for kind in KINDS}
-_BY_TYPE: Final = {kind.type: kind for kind in KINDS}
-_LONGEST_NAME: Final = max(len(name) for name in _BY_NAME)
-_DEFAULT_LIMITS: Final = Limits()
+_BY_NAME = {kind.name.encode(): kind for kind in KINDS}
+_BY_TYPE = {kind.type: kind for kind in KINDS}
+_LONGEST_NAME = max(len(name) for name in _BY_NAME)
+_DEFAULT_LIMITS = Limits()
 
 
 def encode(message: Message) -> list[bytes | memoryview]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from pydantic import JsonValue
 
@@ -130,7 +130,7 @@ def _check_dropped(dropped: msg.Dropped) -> None:
         )
 
 
-_CHECKS: Final[Mapping[type, Callable[[Any], None]]] = {
+_CHECKS: Mapping[type, Callable[[Any], None]] = {
     SeriesInfo: _check_series,
     Snapshot: _check_snapshot,
     Reconstruction: _check_reconstruction,
@@ -148,5 +148,5 @@ def _kind(message: type) -> MessageKind:
     return MessageKind(name, message, _CHECKS.get(message, lambda _: None), attributes)
 
 
-KINDS: Final = tuple(map(_kind, get_args(msg.Message)))
+KINDS = tuple(map(_kind, get_args(msg.Message)))
 """Every kind of message (docs/wire.md)."""

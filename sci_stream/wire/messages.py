@@ -37,7 +37,7 @@ Acceptable = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hello:
     """A node introduces itself after connecting, and again whenever one of these values changes.
 
@@ -55,7 +55,7 @@ class Hello:
     versions: Versions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Welcome:
     """Answer to `Hello`; heartbeats are expected every ``heartbeat_s`` from then on."""
 
@@ -64,7 +64,7 @@ class Welcome:
     heartbeat_s: Annotated[float, number(0.01, 3600)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Heartbeat:
     """A node is alive; its status. Non-finite numbers in ``status`` are not sent."""
 
@@ -72,14 +72,14 @@ class Heartbeat:
     status: Status = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ping:
     """Request for the time of the peer's clock; ``sent_ns`` is the time of the own clock."""
 
     sent_ns: Count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pong:
     """Answer to `Ping`: its ``sent_ns``, and the times of receipt and answer on the
     peer's clock.
@@ -90,14 +90,14 @@ class Pong:
     answered_ns: Count
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Goodbye:
     """A node leaves intentionally; the peer need not wait for a timeout."""
 
     node: Name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refused:
     """A node refuses to work with the peer: ``reason`` in a word, ``text`` for both logs."""
 
@@ -105,7 +105,7 @@ class Refused:
     text: Paragraph
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done:
     """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for
     ``reason``.
@@ -121,7 +121,7 @@ class Done:
     masks: Parameters = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dropped:
     """The acquire node reports to the sink that a snapshot will not be reconstructed in this run.
 
@@ -142,7 +142,7 @@ class Dropped:
         return range(self.seq, self.seq + self.count)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesEnd:
     """End of a series: ``acquired`` snapshots, seq 0 to ``acquired`` − 1, were acquired.
 
@@ -156,7 +156,7 @@ class SeriesEnd:
     camera_dropped: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Accepted:
     """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series
     start and end.
@@ -188,21 +188,21 @@ def acknowledgement_of(message: Acknowledged) -> Accepted:
             return Accepted(message.series, 0, "series_end")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CalibrationRequest:
     """Request for the calibration with this hash."""
 
     hash: Name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CalibrationMissing:
     """Answer to a request for an unknown calibration."""
 
     hash: Name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Control:
     """The sink requests an ``action`` of a node for ``who``: ``set`` parameters, or an action of
     the node's status.
@@ -217,7 +217,7 @@ class Control:
     who: Label = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ControlResult:
     """Answer to `Control`: the current ``values``, or, if not ``ok``, the reason why nothing
     changed in ``text``.

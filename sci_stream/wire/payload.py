@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import numpy as np
 from isal import isal_zlib
@@ -16,12 +16,12 @@ from sci_stream.wire.header import Limits, quoted, refuse
 from sci_stream.wire.schema import FieldError
 
 # Types of payload elements, always little-endian on the wire.
-DTYPES: Final = {
+DTYPES = {
     name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PayloadDescription:
     """Entry of a payload in the header. Dtype and shape are checked against the kind of message."""
 
@@ -32,7 +32,7 @@ class PayloadDescription:
 
 
 # NumPy takes 3 µs to name a dtype.
-_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class ReceivedArray(np.ndarray[Any, Any]):

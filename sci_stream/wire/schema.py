@@ -10,16 +10,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, CoreSchema, ErrorDetails, SchemaValidator, core_schema
 
 from sci_stream.field_types import FieldType
-from sci_stream.quantities import Aspect
+from sci_stream.quantities import Aspect, quantities_of
 from sci_stream.wire.header import Reason, quoted
 
 M = TypeVar("M")
@@ -44,15 +44,23 @@ class FieldError(Exception):
 class MapSchema:
     """The fields of a map: their types by name, in the order in which they are sent.
 
-    ``paths`` are the attributes of a value for fields with another name (``"id.series"``).
+    ``paths`` are the attributes of a value for fields with another name (``"id.series"``). Where
+    fields are ``optional``, unknown ones are ignored as well.
     """
 
     def __init__(
-        self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})
+        self,
+        types: Mapping[str, Any],
+        paths: Mapping[str, str] = MappingProxyType({}),
+        optional: Collection[str] = (),
     ) -> None:
-        fields = {name: core_schema.typed_dict_field(_schema(kind)) for name, kind in types.items()}
+        fields = {
+            name: core_schema.typed_dict_field(_schema(kind), required=name not in optional)
+            for name, kind in types.items()
+        }
+        extra: Literal["ignore", "forbid"] = "ignore" if optional else "forbid"
         self.core = core_schema.typed_dict_schema(
-            fields, extra_behavior="forbid", config=CoreConfig(strict=True)
+            fields, extra_behavior=extra, config=CoreConfig(strict=True)
         )
         self._steps = [
             (name, attrgetter(paths.get(name, name)), _conversion(kind))
@@ -108,7 +116,13 @@ def optional_type(annotation: Any) -> Any:
 
 @functools.cache
 def _map_of(kind: type) -> MapSchema:
-    return MapSchema(types_of(kind))
+    if not quantities_of(kind):
+        return MapSchema(types_of(kind))
+    # Nodes of two builds understand each other's reports if one has more quantities.
+    with_default = {
+        field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING
+    }
+    return MapSchema(types_of(kind), optional=with_default)
 
 
 def _conversion(annotation: Any) -> Callable[[Any], Any] | None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.optics.calibration import Calibration
@@ -77,20 +76,3 @@ def test_recorded_settings_round_trip() -> None:
     settings = dataclasses.replace(settings, relaxation=1.5)
     described = json.loads(json.dumps(describe_solver(section, "tv", settings)))
     assert as_settings(described) == settings
-
-
-def test_recorded_settings_of_earlier_versions_are_read() -> None:
-    _, settings = make_prior(ReconstructSection(), CPU)
-    described = describe_solver(ReconstructSection(), "tv", settings)
-    earlier = {
-        "solver": "gap",
-        "gamma": 0.3,
-        "lambda_rule": "residual",
-        "xi": 0.7,
-        "sigma_shape": "stepwise",
-        "switch_at": 0.5,
-    }
-    assert as_settings({**described, **earlier, "accelerate": True}) == settings
-    assert as_settings({**described, **earlier, "accelerate": False}).relaxation == 0.0
-    with pytest.raises(ConfigError, match=r"earlier version.*expected gap; got admm"):
-        as_settings({**described, **earlier, "solver": "admm"})

@@ -1,4 +1,4 @@
-"""Files of the version before the rearrangement of the packages: one rig file, one calibration, one
+"""Files of the version before the rearrangement of the packages: one calibration, one
 recording.
 
 The files in `data` were written by commit 1f49c1d with the simulated camera: 64×64 pixels, B = 4,
@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 import sci_stream
-from sci_stream.config import load_rig, parse_rig
-from sci_stream.errors import ConfigError
-from sci_stream.model import Array, Policy
+from sci_stream.model import Array
 from sci_stream.recording.calibration_file import load_calibration, load_measured
 
 DATA = Path(__file__).parent / "data"
@@ -31,22 +29,6 @@ def unpacked(name: str, folder: Path) -> Path:
 
 def digest(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-
-
-def test_old_rig_file_is_refused_with_what_replaced_its_keys() -> None:
-    with pytest.raises(
-        ConfigError, match=r"\[reconstruct\] momentum was removed\. \[reconstruct\] iterations"
-    ):
-        load_rig(DATA / "rig.toml", {})
-
-
-def test_old_rig_in_a_recording_is_read_without_removed_keys() -> None:
-    rig = parse_rig((DATA / "rig.toml").read_text(), overrides={}, recorded=True)
-    assert rig.rig.name == "old-bench"
-    assert rig.policy.mode is Policy.RECORD
-    assert (rig.reconstruct.iterations, rig.reconstruct.adapt_budget) == (4, False)
-    assert (rig.reconstruct.sigma_first, rig.reconstruct.sigma_last) == (0.2, 0.03)
-    assert parse_rig(rig.to_toml(), overrides={}).reconstruct == rig.reconstruct
 
 
 def test_old_calibration_is_read_with_equal_masks(tmp_path: Path) -> None:
@@ -74,7 +56,3 @@ def test_old_recording_is_read_with_equal_pixels(tmp_path: Path) -> None:
         assert digest(np.asarray(recording.video)) == "cbdc75f2620b6203"
         assert recording.table["start_reason"].tolist() == [b"first", b"warm"]
         assert recording.table["camera_time_ns"].tolist() == [500_000_000, 1_000_000_000]
-        assert (
-            parse_rig(recording.info.rig_toml, overrides={}, recorded=True).reconstruct.iterations
-            == 4
-        )

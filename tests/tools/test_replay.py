@@ -355,12 +355,12 @@ def test_replay_stores_video_as_its_source_does(tmp_path: Path, calibration: Cal
         assert (again.stored_dtype("video"), again.compression) == tuple(stored.values())
 
 
-def test_recording_of_a_removed_denoiser_replays_with_another(
+def test_recording_of_an_unknown_denoiser_replays_with_another(
     tmp_path: Path, calibration: Calibration
 ) -> None:
-    rig = '[reconstruct]\ndenoiser = "video-lite"\n'
+    rig = '[reconstruct]\ndenoiser = "elsewhere"\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
-    with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
+    with pytest.raises(ConfigError, match=r"Unknown denoiser.*'elsewhere'"):
         replay(recorded, ReplayPlan())
     done = replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="tv")))
     with sci_stream.open(done.path) as again:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import zmq
 
+from sci_stream.delivery import admission
+from sci_stream.delivery.admission import Admission
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.transport import dispatcher
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.wire.codec import encode
@@ -29,7 +30,11 @@ class Bench:
     """A dispatcher and its nodes, all polled by the test's thread."""
 
     def __init__(
-        self, context: zmq.Context, endpoint: str, heartbeat_s: float = HEARTBEAT_S, **more: float
+        self,
+        context: zmq.Context,
+        endpoint: str,
+        heartbeat_s: float = HEARTBEAT_S,
+        **more: Admission,
     ) -> None:
         self.context = context
         self.endpoint = endpoint
@@ -102,7 +107,7 @@ def test_snapshots_are_sent_on_credit(bench: Bench) -> None:
 def test_node_that_solves_nothing_delays_one_snapshot(
     context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "_LEAST_PATIENCE_S", 0.5)
+    monkeypatch.setattr(admission, "_LEAST_PATIENCE_S", 0.5)
     bench = Bench(context, free_endpoint())
     bench.add("good", credit=2)
     bench.add("hole", credit=1000)
@@ -206,7 +211,7 @@ def test_lost_node_that_wakes_up_rejoins(bench: Bench) -> None:
 def test_node_with_heartbeats_but_no_results_is_lost(
     context: zmq.Context, free_endpoint: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(context, free_endpoint(), solve_timeout_s=0.2)
+    bench = Bench(context, free_endpoint(), admission=Admission(solve_timeout_s=0.2))
     bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     # It joins again each time, and gets the snapshot again until that was tried often enough.
@@ -220,13 +225,13 @@ def test_node_with_heartbeats_but_no_results_is_lost(
 def test_node_whose_results_the_sink_cannot_take_is_kept(
     context: zmq.Context, free_endpoint: Callable[[], str]
 ) -> None:
-    bench = Bench(context, free_endpoint(), solve_timeout_s=0.2)
+    bench = Bench(context, free_endpoint(), admission=Admission(solve_timeout_s=0.2))
     node = bench.add("a")
     bench.dispatcher.offer(snapshot(0))
     until(lambda: bench.seqs("a"), bench.poll)
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 0.6:
-        bench.dispatcher.reset_timeouts(time.monotonic())
+        bench.dispatcher.admission.expect_nothing(time.monotonic())
         bench.poll()
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.settled == [Settled(0)], bench.poll)

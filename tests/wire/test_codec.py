@@ -299,6 +299,23 @@ def test_corruption_on_a_forwarding_node_is_detected() -> None:
     assert same(decode(encode(derived)), derived)
 
 
+def test_report_of_another_build_is_read_with_defaults() -> None:
+    """A build with one quantity more and one less sends the report."""
+    frames = good_frames("reconstruction")
+
+    def change(header: dict[str, Any]) -> None:
+        report, health = header["report"], header["report"]["health"]
+        report["later_quantity"] = 1.5
+        health["later_state"] = "new"
+        del report["noise"], health["gain"]
+
+    message = decode(with_header(frames, change))
+    assert isinstance(message, Reconstruction)
+    assert message.report.noise is None
+    assert message.report.health is not None
+    assert message.report.health.gain is None
+
+
 def test_longest_correction_of_masks_is_sent() -> None:
     worst = MaskCorrection(
         masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MAX_MASKS, black=-9e9

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import re
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import pytest
 
@@ -15,8 +18,8 @@ from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
 from sci_stream.wire.kinds import KINDS, MessageKind
 from sci_stream.wire.messages import Goodbye
 from sci_stream.wire.payload import DTYPES
-from sci_stream.wire.schema import metadata_of
-from tests.wire.wire_tables import SPECIFICATION, with_tables
+from sci_stream.wire.schema import metadata_of, optional_type, types_of
+from tests.wire.wire_tables import SPECIFICATION, type_name, with_tables
 
 TEXT = SPECIFICATION.read_text()
 QUANTITIES = SPECIFICATION.with_name("quantities.md").read_text()
@@ -55,6 +58,31 @@ def test_version_and_limits_match_the_code() -> None:
     assert (
         f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB"
         in TEXT
+    )
+
+
+FINGERPRINT = "ebf25970c1bbd147"
+
+
+def declared(types: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Yield a line for each declared field, also of maps within maps."""
+    for name, annotation in types.items():
+        yield f"{place}.{name}: {type_name(annotation)}"
+        inner = optional_type(annotation) or annotation
+        if dataclasses.is_dataclass(inner):
+            yield from declared(types_of(inner), f"{place}.{name}")
+
+
+def test_changed_declarations_have_a_new_version() -> None:
+    lines = []
+    for kind in KINDS:
+        lines += declared(kind.types, kind.name)
+        lines += [f"{kind.name} {name} {payload}" for name, payload in kind.payloads.items()]
+    text = "\n".join(lines)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == FINGERPRINT, (
+        "The declared fields of messages changed. Raise SCHEMA_VERSION, unless the change is a "
+        "new quantity of report or health with a default. Then write the new hash into "
+        "FINGERPRINT, and run python -m tests.wire.wire_tables."
     )
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from sci_stream.modulation.timing import CameraTrigger, MaskTiming
 from sci_stream.ports import Pattern
 from sci_stream_drivers.simulated.bench import Bench
-from sci_stream_drivers.simulated.modulator import ModulatorFaultOptions
+from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 DARK_DN, WHITE_DN, NOISE_DN = 1000, 41_000, 20
 CLOSED, OPEN = 0.05, 0.95

@@ -55,7 +55,7 @@ _CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimes
 _WITNESSES = ("Width", "Height", "PixelFormat", "TriggerMode", "TriggerSource")
 
 
-@dataclass(slots=True)
+@dataclass
 class _OpenDevice(Generic[ConnectionT]):
     """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
 
@@ -85,9 +85,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def __init__(self, options: OptionsT) -> None:
         self._options = options
         self._camera: _OpenDevice[ConnectionT] | None = None
-        self._held: deque[RawFrame] = deque()
+        self._held = deque[RawFrame]()
         self._lost: CameraLost | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = self._gone = self._has_frames = False
         self._last_frame_s = 0.0
 

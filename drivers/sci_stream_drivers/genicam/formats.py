@@ -16,21 +16,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CameraError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import U8, Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
 """``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``:
 two pixels in three
 bytes, the high eight bits of each outside, their low bits together in the middle byte."""
 
-_BAYER: Final = {phase.value[:2]: phase for phase in BayerPhase}
-_CODES: Final = {
+_BAYER = {phase.value[:2]: phase for phase in BayerPhase}
+_CODES = {
     "Mono8": 0x01080001, "Mono10": 0x01100003, "Mono12": 0x01100005, "Mono14": 0x01100025,
     "Mono16": 0x01100007,
     "Mono10p": 0x010A0046, "Mono12p": 0x010C0047, "Mono10Packed": 0x010C0004,
@@ -54,10 +54,10 @@ _CODES: Final = {
     "Polarized8": 0x01080060, "Polarized10p": 0x010A0061, "Polarized12p": 0x010C0062,
     "Polarized16": 0x01100063,
 }  # fmt: skip
-_NAME: Final = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<layout>p|Packed|)")
+_NAME = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<layout>p|Packed|)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PixelFormat:
     """Layout of pixels in a buffer.
 
@@ -97,7 +97,7 @@ def _format(name: str, code: int) -> PixelFormat:
 
 
 # The supported formats by PFNC name.
-FORMATS: Final = {name: _format(name, code) for name, code in _CODES.items()}
+FORMATS = {name: _format(name, code) for name, code in _CODES.items()}
 
 
 def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
@@ -124,7 +124,7 @@ def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelForma
 
 
 def decode(
-    raw: npt.NDArray[np.uint8],
+    raw: U8,
     pixel_format: PixelFormat,
     height_px: int,
     width_px: int,
@@ -196,16 +196,14 @@ class _Group(NamedTuple):
 
 
 # By the bits of a pixel in the buffer.
-_GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("<u8"))}
+_GROUPS = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("<u8"))}
 
 # Groups are unpacked in blocks that fit the processor's cache, several times faster than all at
 # once.
-_BLOCK_BYTES: Final = 1 << 17
+_BLOCK_BYTES = 1 << 17
 
 
-def _unpack(
-    raw: npt.NDArray[np.uint8], pixel_format: PixelFormat, n_pixels: int
-) -> npt.NDArray[np.uint16]:
+def _unpack(raw: U8, pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
     """Return ``n_pixels`` values of a packed format, in one dimension.
 
     A group is read as one little-endian word, wider than the group, and its pixels are shifted to
@@ -271,7 +269,7 @@ def _spread_10_packed(word: npt.NDArray[Any], spare: npt.NDArray[Any]) -> None:
     word |= low
 
 
-_SPREAD: Final[dict[tuple[Layout, int], Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]]] = {
+_SPREAD: dict[tuple[Layout, int], Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]] = {
     ("p", 10): _spread_10p,
     ("p", 12): _spread_12p,
     ("Packed", 10): _spread_10_packed,

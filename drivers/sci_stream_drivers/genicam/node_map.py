@@ -117,7 +117,7 @@ def features(node_map: Any) -> Iterator[Feature]:
     Feature
         Every implemented feature, once.
     """
-    seen: set[str] = set()
+    seen = set[str]()
     yield from _in_category(node_map.get_node("Root"), "", seen)
 
 

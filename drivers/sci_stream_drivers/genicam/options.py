@@ -13,26 +13,16 @@ from sci_stream_drivers.fields import DriverOptions, Rare
 class CameraSelector(DriverOptions):
     """Selection of a camera: all given values must match, and exactly one camera."""
 
-    serial: str | None = Field(
-        default=None, min_length=1, description="Serial number.", examples=["12345678"]
-    )
-    user_defined_name: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Name that a user gave the camera (DeviceUserID).",
-        examples=["left"],
-    )
-    model: str | None = Field(
-        default=None, min_length=1, description="Model name.", examples=["acA1920-40um"]
-    )
-    vendor: str | None = Field(
-        default=None, min_length=1, description="Maker.", examples=["Basler"]
-    )
-    id: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Identifier of the camera in its transport layer; unique within it.",
-    )
+    serial: str | None = Field(None, min_length=1, examples=["12345678"])
+    """Serial number."""
+    user_defined_name: str | None = Field(None, min_length=1, examples=["left"])
+    """Name that a user gave the camera (DeviceUserID)."""
+    model: str | None = Field(None, min_length=1, examples=["acA1920-40um"])
+    """Model name."""
+    vendor: str | None = Field(None, min_length=1, examples=["Basler"])
+    """Maker."""
+    id: str | None = Field(None, min_length=1)
+    """Identifier of the camera in its transport layer; unique within it."""
 
     @property
     def given(self) -> dict[str, str]:
@@ -43,14 +33,12 @@ class CameraSelector(DriverOptions):
 class FeatureSetting(DriverOptions):
     """One step of the configuration: set a feature, or execute a command."""
 
-    feature: str = Field(min_length=1, description="Name of the feature.")
-    value: Value | None = Field(
-        default=None, description="Value of the feature; none for a command."
-    )
-    optional: bool = Field(
-        default=False,
-        description="Pass over it, saying so, if this camera does not have it or refuses it.",
-    )
+    feature: str = Field(min_length=1)
+    """Name of the feature."""
+    value: Value | None = None
+    """Value of the feature; none for a command."""
+    optional: bool = False
+    """Pass over it, saying so, if this camera does not have it or refuses it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -68,94 +56,45 @@ class FeatureSetting(DriverOptions):
 class TriggerOptions(DriverOptions):
     """Start of an exposure; for an SCI camera usually by the mask modulator, through a line."""
 
-    source: str = Field(
-        min_length=1, description="TriggerSource: Line0, Line1, …, or Software.", examples=["Line0"]
-    )
-    selector: str = Field(
-        default="FrameStart",
-        min_length=1,
-        description="TriggerSelector: the action that a trigger starts.",
-    )
-    activation: str | None = Field(
-        default=None,
-        min_length=1,
-        description="TriggerActivation of a line.",
-        examples=["RisingEdge"],
-    )
-    delay_us: float | None = Field(
-        default=None, ge=0, description="TriggerDelay, µs.", examples=[0.0]
-    )
-    exposure_mode: str | None = Field(
-        default=None,
-        min_length=1,
-        description="ExposureMode: Timed (by ExposureTime) or TriggerWidth (by the line).",
-        examples=["TriggerWidth"],
-    )
-    output_line: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Line to use as an output (LineSelector).",
-        examples=["Line1"],
-    )
-    output_signal: str = Field(
-        default="ExposureActive",
-        min_length=1,
-        description="Signal of that line (LineSource), to start the modulator.",
-    )
+    source: str = Field(min_length=1, examples=["Line0"])
+    """TriggerSource: Line0, Line1, …, or Software."""
+    selector: str = Field("FrameStart", min_length=1)
+    """TriggerSelector: the action that a trigger starts."""
+    activation: str | None = Field(None, min_length=1, examples=["RisingEdge"])
+    """TriggerActivation of a line."""
+    delay_us: float | None = Field(None, ge=0, examples=[0.0])
+    """TriggerDelay, µs."""
+    exposure_mode: str | None = Field(None, min_length=1, examples=["TriggerWidth"])
+    """ExposureMode: Timed (by ExposureTime) or TriggerWidth (by the line)."""
+    output_line: str | None = Field(None, min_length=1, examples=["Line1"])
+    """Line to use as an output (LineSelector)."""
+    output_signal: str = Field("ExposureActive", min_length=1)
+    """Signal of that line (LineSource), to start the modulator."""
 
 
 class GenicamOptions(DriverOptions):
     """Configuration of a GenICam camera, applied in the order of the fields."""
 
-    selector: CameraSelector = Field(
-        default=CameraSelector(), description="Selects the camera; must match exactly one."
-    )
-    user_set: str = Field(
-        default="", description='User set to load first: "Default", "UserSet1", …; "" for none.'
-    )
-    features: list[FeatureSetting] = Field(
-        default_factory=list,
-        description="Settings and commands to apply next, in this order: ['Name', value], "
-        "['Command'], or "
-        "{ feature = 'Name', value = …, optional = true }.",
-    )
-    trigger: TriggerOptions | None = Field(
-        default=None,
-        description="Trigger of an exposure; unset: as set by the camera, its user set and the "
-        "features.",
-        examples=[{"source": "Line0"}],
-    )
-    chunks: list[str] = Field(
-        default_factory=list,
-        max_length=16,
-        description="Chunk data to add to each frame (ChunkSelector): FrameID, Timestamp, "
-        "ExposureTime, …",
-    )
-    ptp: Literal["off", "on"] = Field(
-        default="off", description="Synchronise the camera's clock with IEEE 1588."
-    )
-    ptp_timeout_s: Rare[float] = Field(
-        default=30.0, gt=0, le=600, description="Longest time to synchronise the clock, s."
-    )
-    buffers: int = Field(
-        default=16,
-        ge=4,
-        le=4096,
-        description="Frames that can be buffered while this machine is busy.",
-    )
-    silence_s: Rare[float] = Field(
-        default=1.0,
-        gt=0,
-        le=3600,
-        description="After this long without a frame, s, a free-running camera is opened again "
-        "(after ten frame "
-        "periods, if that is longer), and a triggered one is asked whether it is there.",
-    )
-    frame_id_last: Rare[int | None] = Field(
-        default=None,
-        ge=1,
-        description="Highest frame id of this camera, followed by the first; unset: 65535 for "
-        "GigE Vision without "
-        "extended ids, else they never wrap.",
-        examples=[65535],
-    )
+    selector: CameraSelector = CameraSelector()
+    """Selects the camera; must match exactly one."""
+    user_set: str = ""
+    """User set to load first: "Default", "UserSet1", …; "" for none."""
+    features: list[FeatureSetting] = Field(default_factory=list)
+    """Settings and commands to apply next, in this order: ['Name', value], ['Command'], or {
+    feature = 'Name', value = …, optional = true }."""
+    trigger: TriggerOptions | None = Field(None, examples=[{"source": "Line0"}])
+    """Trigger of an exposure; unset: as set by the camera, its user set and the features."""
+    chunks: list[str] = Field(default_factory=list, max_length=16)
+    """Chunk data to add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …"""
+    ptp: Literal["off", "on"] = "off"
+    """Synchronise the camera's clock with IEEE 1588."""
+    ptp_timeout_s: Rare[float] = Field(30.0, gt=0, le=600)
+    """Longest time to synchronise the clock, s."""
+    buffers: int = Field(16, ge=4, le=4096)
+    """Frames that can be buffered while this machine is busy."""
+    silence_s: Rare[float] = Field(1.0, gt=0, le=3600)
+    """After this long without a frame, s, a free-running camera is opened again (after ten frame
+    periods, if that is longer), and a triggered one is asked whether it is there."""
+    frame_id_last: Rare[int | None] = Field(None, ge=1, examples=[65535])
+    """Highest frame id of this camera, followed by the first; unset: 65535 for GigE Vision without
+    extended ids, else they never wrap."""

@@ -36,7 +36,7 @@ _MICROSECONDS = {"s": 1e6, "ms": 1e3, "ns": 1e-3}
 _KINDS: dict[str, Kind] = {"integer": "integer", "float": "number", "enumeration": "choice"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StandardFeature:
     """A quantity and the features that may hold it, best first.
 

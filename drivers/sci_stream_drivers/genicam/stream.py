@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from sci_stream.errors import CameraError
-from sci_stream.model import Array
+from sci_stream.model import U8, Array
 from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.formats import PixelFormat, decode
 
@@ -35,7 +32,7 @@ class ImageFormat(NamedTuple):
 class RawFrame(NamedTuple):
     """The copied bytes of one frame, not yet decoded."""
 
-    raw: npt.NDArray[np.uint8]
+    raw: U8
     padding_bytes: int
     big_endian: bool
     frame_id: int | None

@@ -14,12 +14,8 @@ from sci_stream_drivers.genicam.options import CameraSelector, FeatureSetting, G
 class Selector(CameraSelector):
     """Selection of a camera: all given values must match, and exactly one camera."""
 
-    producer: str | None = Field(
-        default=None,
-        min_length=1,
-        description="File name of the producer to use, for a camera that several producers find.",
-        examples=["vendor.cti"],
-    )
+    producer: str | None = Field(None, min_length=1, examples=["vendor.cti"])
+    """File name of the producer to use, for a camera that several producers find."""
 
 
 def _one_is_a_list(value: Any) -> Any:
@@ -29,27 +25,16 @@ def _one_is_a_list(value: Any) -> Any:
 class HarvestersOptions(GenicamOptions):
     """Options of GenICam cameras with a GenTL producer."""
 
-    cti: Annotated[list[Path], BeforeValidator(_one_is_a_list)] = Field(
-        default_factory=list,
-        description="GenTL producers: .cti files, or folders of them, ~ and $NAME expanded; [] "
-        "for those that "
-        "GENICAM_GENTL64_PATH lists.",
-    )
-    selector: Selector = Field(
-        default=Selector(), description="Selects the camera; must match exactly one."
-    )
-    interface_features: Rare[list[FeatureSetting]] = Field(
-        default_factory=list,
-        description="Settings of the producer's interface (network card, grabber), applied before "
-        "those of the camera; "
-        "written as in features.",
-    )
-    stream_features: Rare[list[FeatureSetting]] = Field(
-        default_factory=list,
-        description="Settings of the producer's data stream, applied last: packet resend, buffer "
-        "handling, "
-        "transfer size; written as in features.",
-    )
-    discovery_timeout_s: Rare[float] = Field(
-        default=1.0, gt=0, le=60, description="Timeout for finding cameras, s."
-    )
+    cti: Annotated[list[Path], BeforeValidator(_one_is_a_list)] = Field(default_factory=list)
+    """GenTL producers: .cti files, or folders of them, ~ and $NAME expanded; [] for those that
+    GENICAM_GENTL64_PATH lists."""
+    selector: Selector = Selector()
+    """Selects the camera; must match exactly one."""
+    interface_features: Rare[list[FeatureSetting]] = Field(default_factory=list)
+    """Settings of the producer's interface (network card, grabber), applied before those of the
+    camera; written as in features."""
+    stream_features: Rare[list[FeatureSetting]] = Field(default_factory=list)
+    """Settings of the producer's data stream, applied last: packet resend, buffer handling,
+    transfer size; written as in features."""
+    discovery_timeout_s: Rare[float] = Field(1.0, gt=0, le=60)
+    """Timeout for finding cameras, s."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.model import U8
 from sci_stream.modulation.timing import CameraTrigger, MaskTiming
 from sci_stream.ports import Pattern
-
-if TYPE_CHECKING:
-    from sci_stream_drivers.simulated.modulator import ModulatorFaultOptions
+from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 # A camera that is not triggered begins anywhere in a cycle: by this share of it further each time.
 _FREE_STEP = 0.381966
@@ -47,9 +45,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.lost_pulses: set[int] = set()
-        self.underruns: set[int] = set()
-        self.restarts: set[int] = set()
+        self.lost_pulses = set[int]()
+        self.underruns = set[int]()
+        self.restarts = set[int]()
         self._first_phase = 0.0
         self.light = 0.4
         self.close()
@@ -57,7 +55,7 @@ class Bench:
     def close(self) -> None:
         """Take the modulator away."""
         with self.lock:
-            self.patterns: npt.NDArray[np.uint8] | None = None
+            self.patterns: U8 | None = None
             self.motion = ""
             self.n_patterns = 0
             self.attached = self.playing = False
@@ -71,19 +69,19 @@ class Bench:
 
     def attach(self, motion: str, n_patterns: int, latency_us: float) -> None:
         """Put a modulator on the bench."""
-        self.attached, self.motion, self.n_patterns, self.latency_us = (
-            True,
-            motion,
-            n_patterns,
-            latency_us,
-        )
+        self.attached = True
+        self.motion = motion
+        self.n_patterns = n_patterns
+        self.latency_us = latency_us
 
     def plan_faults(self, faults: ModulatorFaultOptions) -> None:
         """Plan faults, each of which happens once."""
-        self.lost_pulses, self.underruns = set(faults.lost_pulses), set(faults.underruns)
-        self.restarts, self._first_phase = set(faults.restarts), float(faults.first_pattern)
+        self.lost_pulses = set(faults.lost_pulses)
+        self.underruns = set(faults.underruns)
+        self.restarts = set(faults.restarts)
+        self._first_phase = float(faults.first_pattern)
 
-    def load(self, patterns: npt.NDArray[np.uint8]) -> None:
+    def load(self, patterns: U8) -> None:
         """Give the modulator other patterns; nothing is held any more."""
         with self.lock:
             self.patterns, self.n_patterns, self.shown = patterns.copy(), len(patterns), None
@@ -175,7 +173,7 @@ class Bench:
         return [Slot(float(at), weight, float(i // per_slot)) for i, at in enumerate(where)]
 
 
-_BENCHES: weakref.WeakValueDictionary[str, Bench] = weakref.WeakValueDictionary()
+_BENCHES = weakref.WeakValueDictionary[str, Bench]()
 _LOCK = threading.Lock()
 
 

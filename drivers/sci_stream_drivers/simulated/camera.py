@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError
-from sci_stream.model import Array, CameraCapabilities, CameraFrame
+from sci_stream.model import F32, Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.timing import CameraTiming, CameraTrigger
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value, checked_changes
@@ -127,7 +126,7 @@ class _OpenCamera:
             y += np.float32(weight) * _between(phi, mask) * there
         return self._sensor.convert(y, n), self._true_video(x)
 
-    def _white_field(self, n: int, trigger: CameraTrigger) -> npt.NDArray[np.float32]:
+    def _white_field(self, n: int, trigger: CameraTrigger) -> F32:
         """Return the light of a uniform field; it is off while the pattern is "dark"."""
         bench, light = self._bench, np.float32(self._options.calibration_light)
         if bench.shown is None:
@@ -151,7 +150,7 @@ class _OpenCamera:
         counts = self._sensor.convert(self._exposure.measure(x, phi), n)
         return counts, self._true_video(x)
 
-    def _true_video(self, x: npt.NDArray[np.float32]) -> Array | None:
+    def _true_video(self, x: F32) -> Array | None:
         """Return the truth, uint8, if it is wanted; ``x`` is overwritten.
 
         It is the scene by the scale of the calibration: darker after a shorter exposure.
@@ -163,7 +162,7 @@ class _OpenCamera:
         return x.astype(np.uint8)
 
 
-def _between(phi: npt.NDArray[np.float32], position: float) -> npt.NDArray[np.float32]:
+def _between(phi: F32, position: float) -> F32:
     """Return a mask, or the mean of two, at a position that need not be whole."""
     below = int(position)
     share = np.float32(position - below)
@@ -194,7 +193,7 @@ class SimulatedCamera:
         self._triggers = None if free else threading.Semaphore(0)
         self._triggered = False
         self._open_camera: _OpenCamera | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts = Counter[str]()
         self._running = False
         self._lost = False
         self._resumes = False

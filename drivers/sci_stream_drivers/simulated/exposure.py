@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import BayerPhase
+from sci_stream.model import F32, BayerPhase
 from sci_stream.optics.bayer import sample_colours
 from sci_stream_drivers.simulated.scenes import Scene
 
@@ -21,21 +20,19 @@ class Exposure:
     of the sensor. ``phi`` is (B, H, W).
     """
 
-    def __init__(
-        self, scene: Scene, phi: npt.NDArray[np.float32], bayer: BayerPhase | None
-    ) -> None:
+    def __init__(self, scene: Scene, phi: F32, bayer: BayerPhase | None) -> None:
         self._scene = scene
         self._phi = phi
         self._bayer = bayer
 
-    def frames(self, n: int) -> npt.NDArray[np.float32]:
+    def frames(self, n: int) -> F32:
         """Return x of snapshot ``n``, (B, H, W) float32 on the 0–1 scale, a new array:
         the truth.
         """
         B = len(self._phi)
         return np.stack([self.frame(n * B + b) for b in range(B)])
 
-    def frame(self, t: float) -> npt.NDArray[np.float32]:
+    def frame(self, t: float) -> F32:
         """Return the scene at a time, in sub-frames, as the sensor's filters see it, (H, W)
         float32.
         """
@@ -44,11 +41,9 @@ class Exposure:
             np.matmul(rgb, _LUMINANCE) if self._bayer is None else sample_colours(rgb, self._bayer)
         )
 
-    def measure(
-        self, x: npt.NDArray[np.float32], phi: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
+    def measure(self, x: F32, phi: F32 | None = None) -> F32:
         """Return y = Σ_b φ_b ⊙ x_b, (H, W) float32; through other masks than its own if ``phi`` are
         given.
         """
-        y: npt.NDArray[np.float32] = np.einsum("bhw,bhw->hw", self._phi if phi is None else phi, x)
+        y: F32 = np.einsum("bhw,bhw->hw", self._phi if phi is None else phi, x)
         return y

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.model import F32, F64, U8, Flags
 from sci_stream_drivers.simulated.options import MAX_DEVIATIONS, SimulatedOptions
 
 _MASK_STREAM, _ERROR_STREAM = 1, 2
@@ -34,9 +34,7 @@ class MaskOptics:
     unevenness of the optics does not move.
     """
 
-    def __init__(
-        self, options: SimulatedOptions, patterns: npt.NDArray[np.uint8] | None = None
-    ) -> None:
+    def __init__(self, options: SimulatedOptions, patterns: U8 | None = None) -> None:
         if patterns is not None:
             options = options.model_copy(update={"mask": "random", "n_frames": len(patterns)})
         self._options = options
@@ -47,7 +45,7 @@ class MaskOptics:
         self._transmission = options.mask_closed + (1.0 - options.mask_closed) * drawn
         self._gain = _gain_map(options.height_px, options.width_px, options.mask_unevenness)
 
-    def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
+    def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> F32:
         """Return the transmissions φ of the B masks, (B, H, W) float32 in [0, 1], a new array.
 
         They are displaced by (x, y) to the right and downwards, at most by ``mask_travel_px`` of
@@ -58,7 +56,7 @@ class MaskOptics:
             return self._seen([self._frame(moved, b) for b in range(self._options.n_frames)])
         return self._seen([self._image(pattern, shift_px) for pattern in self._transmission])
 
-    def exposed(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
+    def exposed(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> F32:
         """Return the transmissions in a snapshot, with errors of single masks that the calibration
         does not have.
         """
@@ -76,24 +74,24 @@ class MaskOptics:
             )
         return self._seen(frames)
 
-    def _frame(self, image: npt.NDArray[np.float64], b: int) -> npt.NDArray[np.float64]:
+    def _frame(self, image: F64, b: int) -> F64:
         """Return the part of an imaged pattern that is in the field at frame b."""
         if not self._one_pattern:
             return image
         top = self._options.n_frames - 1 - b
         return image[top : top + self._options.height_px]
 
-    def _seen(self, frames: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float32]:
+    def _seen(self, frames: list[F64]) -> F32:
         """Return masks as they are seen through uneven optics."""
         return (np.rint(np.stack(frames) * self._gain * _LEVELS) / _LEVELS).astype(np.float32)
 
-    def open(self) -> npt.NDArray[np.float32]:
+    def open(self) -> F32:
         """Return the transmission with every element open, (H, W) float32 in [0, 1],
         a new array.
         """
         return self._gain.astype(np.float32)
 
-    def _shown(self, patterns: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    def _shown(self, patterns: U8) -> F64:
         """Return the patterns of a modulator, centred on the field with its margins, closed around
         them.
         """
@@ -110,7 +108,7 @@ class MaskOptics:
         out[:, to_y, to_x] = patterns[:, of_y, of_x] / 255
         return out
 
-    def _draw(self) -> npt.NDArray[np.float64] | npt.NDArray[np.bool_]:
+    def _draw(self) -> F64 | Flags:
         """Draw the patterns, (1 or B, …): larger than the field by the mask travel, so that nothing
         wraps.
         """
@@ -138,9 +136,7 @@ class MaskOptics:
         around[:, t:-t, t:-t] = patterns
         return around
 
-    def _image(
-        self, pattern: npt.NDArray[np.float64], shift_px: tuple[float, float]
-    ) -> npt.NDArray[np.float64]:
+    def _image(self, pattern: F64, shift_px: tuple[float, float]) -> F64:
         """Image one displaced pattern onto the sensor."""
         x, y = shift_px
         if max(abs(x), abs(y)) > self._travel:
@@ -152,7 +148,7 @@ class MaskOptics:
         across = sum(k * pattern[i : i + height] for i, k in enumerate(rows) if k)
         return np.asarray(sum(k * across[:, i : i + width] for i, k in enumerate(columns) if k))
 
-    def _kernel(self, shift_px: float) -> npt.NDArray[np.float64]:
+    def _kernel(self, shift_px: float) -> F64:
         """Return the weights of the elements around a pixel along one axis, of sum 1."""
         margin, reach = self._blur_margin, self._blur_margin + self._travel
         distances = np.arange(-reach, reach + 1) + shift_px
@@ -179,7 +175,7 @@ def moving_patterns(
     step_px: float = 1.0,
     density: float = 0.5,
     late: float = 0.0,
-) -> npt.NDArray[np.float64]:
+) -> F64:
     """Return one binary pattern that moves down behind the pixels, (B, H, W), 0–1: its open share
     of each pixel.
 
@@ -206,7 +202,7 @@ def moving_patterns(
     )
 
 
-def _shares(start: float, pixels: int, feature_px: float, elements: int) -> npt.NDArray[np.float64]:
+def _shares(start: float, pixels: int, feature_px: float, elements: int) -> F64:
     """Return the share of each pixel along an axis, from ``start`` on, that each element covers,
     (pixels, elements).
     """
@@ -217,7 +213,7 @@ def _shares(start: float, pixels: int, feature_px: float, elements: int) -> npt.
     return np.asarray(ends.clip(0.0))
 
 
-def _gain_map(height: int, width: int, unevenness: float) -> npt.NDArray[np.float64]:
+def _gain_map(height: int, width: int, unevenness: float) -> F64:
     """Return a smooth fall-off from 1 near the centre to 1 − unevenness in the far corner, (H,
     W).
     """

@@ -21,54 +21,30 @@ from sci_stream.modulation.timing import (
 from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions, Rare
 from sci_stream_drivers.simulated.bench import bench_of
-
-
-class ModulatorFaultOptions(DriverOptions):
-    """Faults of the modulator, by the number of the exposure at which they happen."""
-
-    first_pattern: int = Field(
-        default=0, ge=0, le=255, description="Pattern with which the first cycle begins."
-    )
-    lost_pulses: list[int] = Field(
-        default_factory=list, description="Exposures before which a pulse gets lost."
-    )
-    underruns: list[int] = Field(
-        default_factory=list, description="Exposures in which a pattern comes late."
-    )
-    restarts: list[int] = Field(
-        default_factory=list, description="Exposures in which the modulator loses power."
-    )
+from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 
 class SimulatedModulatorOptions(DriverOptions):
     """Options of the simulated modulator."""
 
-    width_px: int = Field(default=256, ge=1, le=8192, description="Width of a pattern, mirrors.")
-    height_px: int = Field(default=256, ge=1, le=8192, description="Height of a pattern, mirrors.")
-    motion: Literal["none", "sine", "sawtooth"] = Field(
-        default="none",
-        description="none: patterns; sine, sawtooth: the camera's shifting mask, moved by a "
-        "waveform.",
-    )
-    n_frames: int = Field(
-        default=8, ge=1, le=256, description="B of a mask that is moved by a waveform."
-    )
-    min_pattern_us: float = Field(default=50.0, gt=0, description="Shortest time of a pattern, µs.")
-    pulse: Literal["per_cycle", "per_pattern"] = Field(
-        default="per_cycle", description="Pulses that it gives."
-    )
-    latency_us: Rare[float] = Field(
-        default=0.0,
-        ge=0,
-        le=1e5,
-        description="From the pulse to the light of the first pattern, µs.",
-    )
-    bench: Rare[str] = Field(
-        default="bench", description="Optical bench that it shares with the camera."
-    )
-    faults: Rare[ModulatorFaultOptions] = Field(
-        default_factory=ModulatorFaultOptions, description="Faults on request."
-    )
+    width_px: int = Field(256, ge=1, le=8192)
+    """Width of a pattern, mirrors."""
+    height_px: int = Field(256, ge=1, le=8192)
+    """Height of a pattern, mirrors."""
+    motion: Literal["none", "sine", "sawtooth"] = "none"
+    """none: patterns; sine, sawtooth: the camera's shifting mask, moved by a waveform."""
+    n_frames: int = Field(8, ge=1, le=256)
+    """B of a mask that is moved by a waveform."""
+    min_pattern_us: float = Field(50.0, gt=0)
+    """Shortest time of a pattern, µs."""
+    pulse: Literal["per_cycle", "per_pattern"] = "per_cycle"
+    """Pulses that it gives."""
+    latency_us: Rare[float] = Field(0.0, ge=0, le=1e5)
+    """From the pulse to the light of the first pattern, µs."""
+    bench: Rare[str] = "bench"
+    """Optical bench that it shares with the camera."""
+    faults: Rare[ModulatorFaultOptions] = Field(default_factory=ModulatorFaultOptions)
+    """Faults on request."""
 
 
 class SimulatedModulator:

@@ -23,47 +23,27 @@ _Shift = Annotated[float, Field(ge=-16, le=16)]
 class FaultOptions(DriverOptions):
     """Faults of the camera. All off by default; their times are determined by the seed."""
 
-    drop_probability: float = Field(
-        default=0.0,
-        ge=0,
-        le=0.99,
-        description="Probability that a frame is numbered but never delivered.",
-    )
-    duplicate_probability: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Probability that a frame is delivered twice with the same id.",
-    )
-    id_first: int = Field(
-        default=0, ge=0, description="Id of the first frame after a start or wrap-around."
-    )
-    id_last: int | None = Field(
-        default=None,
-        ge=1,
-        description="Highest frame id, followed by id_first (GigE Vision: 65535); unset: ids "
-        "never wrap.",
-    )
-    stall_every: int = Field(
-        default=0, ge=0, description="Stall after every N delivered frames; 0: never."
-    )
-    stall_s: float = Field(default=0.0, ge=0, le=600, description="Duration of a stall, s.")
-    buffers: int = Field(
-        default=0,
-        ge=0,
-        description="Frames buffered for a late reader; older ones are overwritten and their ids "
-        "missing. 0: "
-        "unlimited.",
-    )
-    disconnect_after: int = Field(
-        default=0,
-        ge=0,
-        description="Lose the camera after N frames delivered since it was opened; 0: never.",
-    )
-    disconnects: int = Field(default=1, ge=1, description="Number of times it is lost.")
-    return_after_s: float = Field(
-        default=0.0, ge=0, le=3600, description="Time until a lost camera can be reopened, s."
-    )
+    drop_probability: float = Field(0.0, ge=0, le=0.99)
+    """Probability that a frame is numbered but never delivered."""
+    duplicate_probability: float = Field(0.0, ge=0, le=1)
+    """Probability that a frame is delivered twice with the same id."""
+    id_first: int = Field(0, ge=0)
+    """Id of the first frame after a start or wrap-around."""
+    id_last: int | None = Field(None, ge=1)
+    """Highest frame id, followed by id_first (GigE Vision: 65535); unset: ids never wrap."""
+    stall_every: int = Field(0, ge=0)
+    """Stall after every N delivered frames; 0: never."""
+    stall_s: float = Field(0.0, ge=0, le=600)
+    """Duration of a stall, s."""
+    buffers: int = Field(0, ge=0)
+    """Frames buffered for a late reader; older ones are overwritten and their ids missing. 0:
+    unlimited."""
+    disconnect_after: int = Field(0, ge=0)
+    """Lose the camera after N frames delivered since it was opened; 0: never."""
+    disconnects: int = Field(1, ge=1)
+    """Number of times it is lost."""
+    return_after_s: float = Field(0.0, ge=0, le=3600)
+    """Time until a lost camera can be reopened, s."""
 
     @model_validator(mode="after")
     def _ids_span_more_than_one(self) -> FaultOptions:
@@ -79,162 +59,98 @@ class FaultOptions(DriverOptions):
         return FrameIds(self.id_first, self.id_last)
 
 
+class ModulatorFaultOptions(DriverOptions):
+    """Faults of the modulator, by the number of the exposure at which they happen."""
+
+    first_pattern: int = Field(0, ge=0, le=255)
+    """Pattern with which the first cycle begins."""
+    lost_pulses: list[int] = Field(default_factory=list)
+    """Exposures before which a pulse gets lost."""
+    underruns: list[int] = Field(default_factory=list)
+    """Exposures in which a pattern comes late."""
+    restarts: list[int] = Field(default_factory=list)
+    """Exposures in which the modulator loses power."""
+
+
 class SimulatedOptions(DriverOptions):
     """Options of the simulated camera."""
 
-    scene: str = Field(
-        default="fast",
-        min_length=1,
-        description="Scene: splash, fast, fan, drops, balloon, slow, static, cut, or a video, "
-        "a folder of images or a glob.",
-    )
-    speed: Rare[float] = Field(
-        default=1.0,
-        ge=0,
-        le=100,
-        description="Speed of the scene; for a video, its frames per sub-frame.",
-    )
-    cut_every: Rare[float] = Field(
-        default=10.0,
-        gt=0,
-        description="Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure.",
-    )
-    width_px: int = Field(default=256, ge=16, le=8192, description="Width of the sensor, pixels.")
-    height_px: int = Field(default=256, ge=16, le=8192, description="Height of the sensor, pixels.")
-    n_frames: int = Field(
-        default=8, ge=1, le=256, description="B: masks, and so video frames, per snapshot."
-    )
-    bayer: BayerOption = Field(
-        default=BayerPhase.RGGB,
-        description="Colour filters: RGGB, GRBG, GBRG or BGGR; none for a monochrome sensor.",
-    )
+    scene: str = Field("fast", min_length=1)
+    """Scene: splash, fast, fan, drops, balloon, slow, static, cut, or a video, a folder of images
+    or a glob."""
+    speed: Rare[float] = Field(1.0, ge=0, le=100)
+    """Speed of the scene; for a video, its frames per sub-frame."""
+    cut_every: Rare[float] = Field(10.0, gt=0)
+    """Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure."""
+    width_px: int = Field(256, ge=16, le=8192)
+    """Width of the sensor, pixels."""
+    height_px: int = Field(256, ge=16, le=8192)
+    """Height of the sensor, pixels."""
+    n_frames: int = Field(8, ge=1, le=256)
+    """B: masks, and so video frames, per snapshot."""
+    bayer: BayerOption = BayerPhase.RGGB
+    """Colour filters: RGGB, GRBG, GBRG or BGGR; none for a monochrome sensor."""
 
-    mask: Literal["shifting", "moving", "random"] = Field(
-        default="shifting",
-        description="shifting: one pattern, moved by a pixel a frame; moving: one of larger "
-        "elements, as behind a real "
-        "stage, whose neighbours are alike; random: independent patterns, as on a DMD.",
-    )
-    mask_density: Rare[float] = Field(
-        default=0.5, gt=0, lt=1, description="Fraction of open mask elements."
-    )
-    mask_blur_px: Rare[float] = Field(
-        default=0.5,
-        ge=0,
-        le=10,
-        description="Standard deviation of the relay optics' blur of the mask, pixels.",
-    )
-    mask_closed: Rare[float] = Field(
-        default=0.02, ge=0, lt=1, description="Transmission of a closed mask element."
-    )
-    mask_unevenness: Rare[float] = Field(
-        default=0.15,
-        ge=0,
-        lt=1,
-        description="How much the transmission falls off, smoothly, across the field.",
-    )
-    mask_shift_px: Rare[tuple[_Shift, _Shift]] = Field(
-        default=(0.0, 0.0),
-        description="(x, y) by which the masks stand to the right of and below where the "
-        "calibration has them, pixels.",
-    )
-    mask_drift_px_per_snapshot: Rare[tuple[float, float]] = Field(
-        default=(0.0, 0.0),
-        description="(x, y) by which they move on with each snapshot, as a rig does that warms "
-        "up, pixels.",
-    )
-    mask_drift_limit_px: Rare[float] = Field(
-        default=2.0,
-        ge=0,
-        le=16,
-        description="Where the drift comes to rest, pixels along each axis.",
-    )
-    mask_jitter_px: Rare[float] = Field(
-        default=0.0,
-        ge=0,
-        le=2,
-        description="Standard deviation along each axis of a displacement of each mask by itself "
-        "that the calibration "
-        "does not have, as of a stage that vibrates, pixels.",
-    )
-    frame_gain_error: Rare[float] = Field(
-        default=0.0,
-        ge=0,
-        le=0.3,
-        description="Standard deviation of the error of each frame's exposure, relative; the same "
-        "in every snapshot.",
-    )
+    mask: Literal["shifting", "moving", "random"] = "shifting"
+    """shifting: one pattern, moved by a pixel a frame; moving: one of larger elements, as behind a
+    real stage, whose neighbours are alike; random: independent patterns, as on a DMD."""
+    mask_density: Rare[float] = Field(0.5, gt=0, lt=1)
+    """Fraction of open mask elements."""
+    mask_blur_px: Rare[float] = Field(0.5, ge=0, le=10)
+    """Standard deviation of the relay optics' blur of the mask, pixels."""
+    mask_closed: Rare[float] = Field(0.02, ge=0, lt=1)
+    """Transmission of a closed mask element."""
+    mask_unevenness: Rare[float] = Field(0.15, ge=0, lt=1)
+    """How much the transmission falls off, smoothly, across the field."""
+    mask_shift_px: Rare[tuple[_Shift, _Shift]] = (0.0, 0.0)
+    """(x, y) by which the masks stand to the right of and below where the calibration has them,
+    pixels."""
+    mask_drift_px_per_snapshot: Rare[tuple[float, float]] = (0.0, 0.0)
+    """(x, y) by which they move on with each snapshot, as a rig does that warms up, pixels."""
+    mask_drift_limit_px: Rare[float] = Field(2.0, ge=0, le=16)
+    """Where the drift comes to rest, pixels along each axis."""
+    mask_jitter_px: Rare[float] = Field(0.0, ge=0, le=2)
+    """Standard deviation along each axis of a displacement of each mask by itself that the
+    calibration does not have, as of a stage that vibrates, pixels."""
+    frame_gain_error: Rare[float] = Field(0.0, ge=0, le=0.3)
+    """Standard deviation of the error of each frame's exposure, relative; the same in every
+    snapshot."""
 
-    bit_depth: Literal[8, 10, 12] = Field(
-        default=12, description="Bits per pixel of the sensor's converter."
-    )
-    black_level_dn: Rare[float | None] = Field(
-        default=None,
-        ge=0,
-        description="Counts without light, DN; unset: 1/64 of the range (64 DN of 12 bit).",
-    )
-    calibration_light: Rare[float] = Field(
-        default=0.4,
-        gt=0,
-        le=10,
-        description="Brightness of the uniform white field in front of the camera while the "
-        "modulator holds a pattern, "
-        "1 = white; the all-open mask must not saturate.",
-    )
-    white_field: Rare[bool] = Field(
-        default=False,
-        description="Film the uniform white field in place of the scene, to calibrate a moving "
-        "mask.",
-    )
-    exposure: float = Field(
-        default=0.9,
-        gt=0,
-        le=10,
-        description="Fraction of the range that a white scene reaches; above 1 the sensor "
-        "saturates.",
-    )
-    full_well_e: Rare[float] = Field(
-        default=10_500.0, gt=10, description="Electrons at the top of the range."
-    )
-    read_noise_e: Rare[float] = Field(
-        default=2.5, ge=0, description="Standard deviation of the read noise, electrons."
-    )
-    noise: Rare[bool] = Field(
-        default=True,
-        description="Shot and read noise; quantisation and clipping are always applied.",
-    )
-    seed: int = Field(
-        default=0, ge=0, description="Seed of everything random; part of the serial number."
-    )
+    bit_depth: Literal[8, 10, 12] = 12
+    """Bits per pixel of the sensor's converter."""
+    black_level_dn: Rare[float | None] = Field(None, ge=0)
+    """Counts without light, DN; unset: 1/64 of the range (64 DN of 12 bit)."""
+    calibration_light: Rare[float] = Field(0.4, gt=0, le=10)
+    """Brightness of the uniform white field in front of the camera while the modulator holds a
+    pattern, 1 = white; the all-open mask must not saturate."""
+    white_field: Rare[bool] = False
+    """Film the uniform white field in place of the scene, to calibrate a moving mask."""
+    exposure: float = Field(0.9, gt=0, le=10)
+    """Fraction of the range that a white scene reaches; above 1 the sensor saturates."""
+    full_well_e: Rare[float] = Field(10_500.0, gt=10)
+    """Electrons at the top of the range."""
+    read_noise_e: Rare[float] = Field(2.5, ge=0)
+    """Standard deviation of the read noise, electrons."""
+    noise: Rare[bool] = True
+    """Shot and read noise; quantisation and clipping are always applied."""
+    seed: int = Field(0, ge=0)
+    """Seed of everything random; part of the serial number."""
 
-    snapshot_rate_hz: float = Field(
-        default=10.0,
-        ge=0,
-        le=100_000,
-        description="Snapshots per second; 0: as fast as they can be rendered.",
-    )
-    trigger: Rare[Literal["free", "software"]] = Field(
-        default="free",
-        description="free: at snapshot_rate_hz; software: one snapshot per call of trigger().",
-    )
-    snapshots: Rare[int] = Field(
-        default=0, ge=0, description="Snapshots until the camera is exhausted; 0: endless."
-    )
-    loop_snapshots: Rare[int] = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Render N snapshots on opening and deliver them in a loop, for rates that "
-        "cannot be "
-        "rendered live (the seam is a scene cut); 0: render live.",
-    )
-    truth: bool = Field(default=False, description="Deliver the true video with each snapshot.")
-    bench: Rare[str] = Field(
-        default="bench", description="Optical bench that it shares with a modulator."
-    )
-    faults: Rare[FaultOptions] = Field(
-        default_factory=FaultOptions, description="Faults on request."
-    )
+    snapshot_rate_hz: float = Field(10.0, ge=0, le=100_000)
+    """Snapshots per second; 0: as fast as they can be rendered."""
+    trigger: Rare[Literal["free", "software"]] = "free"
+    """free: at snapshot_rate_hz; software: one snapshot per call of trigger()."""
+    snapshots: Rare[int] = Field(0, ge=0)
+    """Snapshots until the camera is exhausted; 0: endless."""
+    loop_snapshots: Rare[int] = Field(0, ge=0, le=100_000)
+    """Render N snapshots on opening and deliver them in a loop, for rates that cannot be rendered
+    live (the seam is a scene cut); 0: render live."""
+    truth: bool = False
+    """Deliver the true video with each snapshot."""
+    bench: Rare[str] = "bench"
+    """Optical bench that it shares with a modulator."""
+    faults: Rare[FaultOptions] = Field(default_factory=FaultOptions)
+    """Faults on request."""
 
     @field_validator("scene")
     @classmethod

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import F32, Array
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 _NOISE_STREAM = 2
@@ -27,7 +26,7 @@ class Sensor:
     of the range above black.
     """
 
-    def __init__(self, options: SimulatedOptions, phi: npt.NDArray[np.float32]) -> None:
+    def __init__(self, options: SimulatedOptions, phi: F32) -> None:
         self.black_dn = options.black_dn
         self.max_dn = options.max_dn
         self.full_scale_dn = (
@@ -43,7 +42,7 @@ class Sensor:
         self._seed = options.seed
         self._dtype = np.uint8 if options.bit_depth == 8 else np.uint16
 
-    def convert(self, y: npt.NDArray[np.float32], index: int) -> Array:
+    def convert(self, y: F32, index: int) -> Array:
         """Expose the sensor to a measurement.
 
         ``y`` is (H, W) Σ_b φ_b ⊙ x_b, ≥ 0, and not modified; ``index``, the number of the exposure,
@@ -61,7 +60,7 @@ class Sensor:
         np.clip(dn, 0, self.max_dn, out=dn)
         return dn.astype(self._dtype)
 
-    def _with_noise(self, dn: npt.NDArray[np.float32], index: int) -> npt.NDArray[np.float32]:
+    def _with_noise(self, dn: F32, index: int) -> F32:
         rng = np.random.Generator(np.random.SFC64([self._seed, _NOISE_STREAM, index]))
         electrons = dn * np.float32(self.gain_e_per_dn)
         dim = electrons < _POISSON_BELOW_E

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.model import F32
 from sci_stream_drivers.simulated.textures import Image, landscape
 
-Plane = npt.NDArray[np.float32]
+Plane = F32
 
 # Times since the drop began to fall, in sub-frames.
 _IMPACT, _CROWN_ENDS, _JET_BEGINS, _JET_ENDS, _CYCLE = 24.0, 100.0, 88.0, 176.0, 200.0

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
-Image = npt.NDArray[np.float32]
+from sci_stream.model import F32, U8
+
+Image = F32
 Colour = tuple[int, int, int]
 """sRGB, 0–255."""
 
@@ -65,7 +66,7 @@ def landscape(size: int, palette: Sequence[Colour], rng: np.random.Generator) ->
     return np.asarray(np.clip(out, 0, 1), np.float32)
 
 
-def _antialiased(size: int, drawing: npt.NDArray[np.uint8]) -> Image:
+def _antialiased(size: int, drawing: U8) -> Image:
     """Average a supersampled sRGB drawing (or a mask) down to ``size`` in linear light."""
     light = SRGB_TO_LINEAR[drawing] if drawing.ndim == 3 else drawing.astype(np.float32) / 255
     small: Image = np.asarray(
@@ -74,7 +75,7 @@ def _antialiased(size: int, drawing: npt.NDArray[np.uint8]) -> Image:
     return small
 
 
-def _disk(size: int, colour: Image, drawing: npt.NDArray[np.uint8]) -> tuple[Image, Image]:
+def _disk(size: int, colour: Image, drawing: U8) -> tuple[Image, Image]:
     """Cut a disk out of (size, size, 3), without the black of ``drawing``: image premultiplied by
     cover, and cover.
     """
@@ -91,7 +92,7 @@ def soften(image: Image, border: int = cv2.BORDER_CONSTANT) -> Image:
     return np.asarray(cv2.GaussianBlur(image, (0, 0), _LENS_BLUR_PX, borderType=border), np.float32)
 
 
-def _rotate(image: npt.NDArray[np.uint8], degrees: float) -> npt.NDArray[np.uint8]:
+def _rotate(image: U8, degrees: float) -> U8:
     centre = (image.shape[1] / 2, image.shape[0] / 2)
     turn = cv2.getRotationMatrix2D(centre, degrees, 1.0)
     return np.asarray(cv2.warpAffine(image, turn, image.shape[1::-1]), np.uint8)
@@ -128,7 +129,7 @@ def wheel(size: int, text: str, paint: Sequence[Colour], share: float = 1.0) -> 
     return _disk(size, _antialiased(size, drawing), drawing)
 
 
-def _letter(letter: str, large: int, x: int, y: int, height: int) -> npt.NDArray[np.uint8]:
+def _letter(letter: str, large: int, x: int, y: int, height: int) -> U8:
     """Draw a letter of this height centred on (x, y) into a new (large, large) mask."""
     font = cv2.FONT_HERSHEY_SIMPLEX
     weight = max(1, round(0.2 * height))

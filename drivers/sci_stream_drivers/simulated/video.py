@@ -9,17 +9,17 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.media import in_natural_order, read_image, video_frames
+from sci_stream.model import U8
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
 # The clip is decoded once, up to this size: 1400 images of 512×512.
 _MAX_BYTES = 2**30
 
-Picture = npt.NDArray[np.uint8]
+Picture = U8
 
 
 class VideoScene:

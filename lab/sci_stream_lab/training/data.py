@@ -30,7 +30,7 @@ class Samples:
     Parameters
     ----------
     inputs
-        (N, C, h, w), as `sci_stream.recon.denoisers.ffdnet.run_network` takes them.
+        (N, C, h, w), as `sci_stream.recon.denoisers.ffdnet.denoised_subpixels` takes them.
     truth
         (N, 1, 2h, 2w), the targets of the network.
     """

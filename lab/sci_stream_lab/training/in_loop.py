@@ -27,12 +27,11 @@ from sci_stream.recon.denoisers.ffdnet import (
     in_layers,
     mosaic_sigma,
     network_sigma,
-    run_network,
     with_level,
 )
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.settings import SolverSettings, default_settings
-from sci_stream_lab.training.learner import FrameLearner, error_of_solves
+from sci_stream_lab.training.learner import FrameLearner, error_of_solves, run_network
 from sci_stream_lab.training.unrolled.data import CodedScenes
 from sci_stream_lab.training.unrolled.samples import (
     WARM_SHARE,

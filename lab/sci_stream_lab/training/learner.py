@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.device import computes_bfloat16
-from sci_stream.recon.denoisers.ffdnet import in_layers, run_network
+from sci_stream.recon.denoisers.ffdnet import Stack, denoised_subpixels, in_layers
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream_lab.training.data import Samples, SamplesT, WeightsT
 from sci_stream_lab.training.muon import Muon
@@ -238,3 +238,14 @@ class FfdnetLearner(FrameLearner[Samples]):
             denoised = run_network(samples.inputs, stack, gives_noise=self._gives_noise)
         # float32 again: the differences at low σ are below the resolution of bfloat16.
         return F.l1_loss(denoised.float(), samples.truth)
+
+
+def run_network(
+    inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return the frames that `denoised_subpixels` of the same arguments makes, (N, 1, H, W)."""
+    clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
+    # Several times faster on a processor than `F.pixel_shuffle` from channels last.
+    n, _, height, width = clean.shape
+    blocks = clean.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2)
+    return blocks.transpose(2, 3).reshape(n, 1, 2 * height, 2 * width)

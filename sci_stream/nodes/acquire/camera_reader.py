@@ -39,7 +39,7 @@ _RESET = -2
 _REQUESTS_EVERY_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Captured:
     """A frame with its number in the series, None if the memory budget was exhausted."""
 
@@ -84,7 +84,7 @@ class CameraReader(Generic[T]):
         self._most = most
         self._read_timeout_s = read_timeout_s
         self._backoff_s = backoff_s
-        self._captured: deque[T] = deque()
+        self._captured = deque[T]()
         self._may_start = threading.Event()
         self._stop = threading.Event()
         # A daemon: a driver that hangs in the vendor's library must not keep the process from
@@ -111,18 +111,18 @@ class CameraReader(Generic[T]):
         follows."""
         self.lost = ""
         # Replaced, never mutated: other threads iterate over it without a lock.
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter[str]()
         """Event counts of the camera."""
-        self.driver_counts: Counter[str] = Counter()
+        self.driver_counts = Counter[str]()
         """The driver's counters in this series, including those before a reconnect."""
-        self._driver_before: Counter[str] = Counter()
+        self._driver_before = Counter[str]()
         self._counted_s = 0.0
         self.chunks: Mapping[str, bool | int | float | str] = {}
         """Chunk data of the newest frame."""
         self.settings: tuple[Parameter, ...] = ()
         """The settings that the camera offers now."""
-        self._requests: SimpleQueue[tuple[str, Mapping[str, Value]]] = SimpleQueue()
-        self._answered: SimpleQueue[Answer] = SimpleQueue()
+        self._requests = SimpleQueue[tuple[str, Mapping[str, Value]]]()
+        self._answered = SimpleQueue[Answer]()
 
     def open(self, *, retry: bool = False) -> None:
         """Open the camera in its thread; `capabilities` or `failure` holds the result.
@@ -308,7 +308,9 @@ class CameraReader(Generic[T]):
                 log.warning(
                     "frame id %s after %s: the frame was delivered before and is discarded (%d so "
                     "far)",
-                    *(frame.frame_id, self._previous_id, self.counts["repeated"]),
+                    frame.frame_id,
+                    self._previous_id,
+                    self.counts["repeated"],
                 )
             return
         missed, frame = self._checked(frame, missed)
@@ -335,7 +337,10 @@ class CameraReader(Generic[T]):
             if self._note(name):
                 log.warning(
                     "frames %s (the last is %d; %d so far): %s",
-                    *(FAULTS[name].words, self.acquired, self.counts[name], FAULTS[name].remedy),
+                    FAULTS[name].words,
+                    self.acquired,
+                    self.counts[name],
+                    FAULTS[name].remedy,
                 )
         if faults:
             bits = sum(FAULTS[name].bit for name in faults)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 
 # Noise makes two frames differ in nearly every pixel: as many rows and columns find a repeated
 # frame as surely as all.
@@ -28,7 +27,7 @@ class FrameContent:
     """Compare the counts of each frame with those of the frame before."""
 
     def __init__(self) -> None:
-        self._before: deque[Array] = deque(maxlen=_BUFFERS)
+        self._before = deque[Array](maxlen=_BUFFERS)
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 
@@ -58,7 +57,7 @@ class FrameContent:
             return "torn"
         return "rows_missing" if lost else ""
 
-    def _lost(self, rows: Array, textured: npt.NDArray[np.bool_]) -> bool:
+    def _lost(self, rows: Array, textured: Flags) -> bool:
         """Return whether rows that had texture are flat now, and not because of the scene.
 
         The flat rows are at an end of the frame, darker than its brightest pixel.

@@ -63,7 +63,7 @@ class MemoryBudget:
             self._used -= nbytes
 
 
-@dataclass(slots=True)
+@dataclass
 class _Held:
     nbytes: int
     epoch: int

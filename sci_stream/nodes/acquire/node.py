@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import NOTEWORTHY_STEP_S, read_again, unix_ns
 from sci_stream.config import Rig
+from sci_stream.delivery.admission import Admission
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
 from sci_stream.delivery.ledger import DropReason
@@ -112,14 +113,15 @@ class AcquireNode:
             limits=self._network.limits,
             configure=self._network.serve,
             known=rig.reconstruct_names,
-            solve_timeout_s=rig.reconstruct.solve_timeout_s,
-            max_wait_s=rig.policy.max_wait_s if is_live else None,
+            admission=Admission(
+                rig.reconstruct.solve_timeout_s, rig.policy.max_wait_s if is_live else None
+            ),
         )
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         ring_s = rig.record.before_s if rig.record.is_triggered else 0.0
         self._link = SinkClient(self._network.connect("sink", hello), ring_s)
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._reader: CameraReader[Snapshot | SnapshotId] = CameraReader(
+        self._reader = CameraReader[Snapshot | SnapshotId](
             camera,
             self._budget,
             self._network.wakeup.wake,
@@ -199,7 +201,7 @@ class AcquireNode:
         # Results cannot be stored without a sink: nodes that wait for it must not be taken for
         # lost.
         if not self._link.connection.connected:
-            self._dispatcher.reset_timeouts(now_s)
+            self._dispatcher.admission.expect_nothing(now_s)
         for answer in self._reader.answered():
             self._changed(answer)
         # Confirmations and results first: they free the memory that new frames need.
@@ -403,7 +405,9 @@ class AcquireNode:
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
-                    *(self._dispatcher.ready_nodes, needed, waited_s),
+                    self._dispatcher.ready_nodes,
+                    needed,
+                    waited_s,
                 )
             self._reader.start()
             self._started_s = now_s

@@ -81,7 +81,7 @@ _MAX_PAYLOADS = 2
 _MAX_OPEN = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecoveredState:
     """State recovered from the spool of a crashed acquire node.
 
@@ -210,13 +210,11 @@ class Spool:
             log.warning(
                 "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
                 "corrupt",
-                *(
-                    state.info.series,
-                    state.next_seq,
-                    state.epoch + 1,
-                    len(state.snapshots),
-                    state.corrupt_slots,
-                ),
+                state.info.series,
+                state.next_seq,
+                state.epoch + 1,
+                len(state.snapshots),
+                state.corrupt_slots,
             )
             return state.info
         if state is not None:
@@ -442,7 +440,7 @@ class Spool:
         # allocate pages.
         head["written_slots"] = written = min(int(head["written_slots"]), self.slots)
         recovered: dict[int, Snapshot] = {}
-        delivered: set[int] = set()
+        delivered = set[int]()
         corrupt = 0
         self._free = list(range(written, self.slots))
         for slot in range(written):

@@ -34,7 +34,7 @@ class AcquirePhase(enum.StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AcquireReport:
     """Derive the status of an acquire node from its parts."""
 

@@ -31,7 +31,7 @@ class TriggerMonitor:
 
     def __init__(self) -> None:
         self._before_ns: int | None = None
-        self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
+        self._periods_ns = deque[float](maxlen=_MAX_PERIODS)
         self._in_row = 0
         self._was_late = False
         self._announced_ns: int | None = None
@@ -74,7 +74,8 @@ class TriggerMonitor:
             log.warning(
                 "frames come every %.4g ms and no longer every %.4g ms: no trigger is called "
                 "missed any more; look whether their rate was changed",
-                *((1 + extra) * period_ns / 1e6, period_ns / 1e6),
+                (1 + extra) * period_ns / 1e6,
+                period_ns / 1e6,
             )
             self._in_row = 0
             self._periods_ns.clear()

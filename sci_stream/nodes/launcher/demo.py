@@ -171,7 +171,7 @@ def demo_rig(
     recordings = Path("recordings").resolve()
     # Not the default ports: a demo must run next to a rig. Fixed ones: a restarted node must get
     # its port back.
-    taken: set[int] = set()
+    taken = set[int]()
     tables: dict[str, dict[str, object]] = {
         "rig": {"name": "demo"},
         "camera": {
@@ -227,7 +227,7 @@ def demo_rig(
 
 
 class Pace:
-    """The rate of a demo's camera: half the rate of the machine's solves, down at once and up slowly.
+    """The rate of a demo's camera: half of the machine's solves, down at once and up slowly.
 
     ``full_iterations`` are those of the rig: an overloaded node spends fewer, and all shall fit.
     """
@@ -235,7 +235,7 @@ class Pace:
     def __init__(self, rate_hz: float, full_iterations: int, now_s: float) -> None:
         self.rate_hz = rate_hz
         self._full_iterations = full_iterations
-        self._recent_s: deque[float] = deque(maxlen=_PACED_OVER)
+        self._recent_s = deque[float](maxlen=_PACED_OVER)
         self._solved = 0
         self._idle_s = now_s
         self._stepped_s = now_s

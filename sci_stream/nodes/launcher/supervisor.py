@@ -48,7 +48,7 @@ _GRACE_S = 10.0
 EXIT_NODE_FAILED = 5
 
 
-@dataclass(slots=True)
+@dataclass
 class _Child:
     """The process of one node across restarts."""
 

@@ -23,7 +23,7 @@ from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import Guard, GuardedSolver, Delivered
+from sci_stream.recon.guarded import Delivered, Guard, GuardedSolver
 from sci_stream.reports import CalibrationHealth
 
 log = logging.getLogger(__name__)

@@ -81,7 +81,7 @@ class ReconstructNode:
             Identity, int
         ] = {}  # the snapshots held, with the time of their receipt, ns
         self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
-        self._recently_done: deque[Identity] = deque(maxlen=_MAX_RECENT)
+        self._recently_done = deque[Identity](maxlen=_MAX_RECENT)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
         self._fault = ""
 
@@ -252,10 +252,9 @@ class ReconstructNode:
         self._counts["warm"] += solved.report.start == "warm"
         self._health.observe("solve_seconds", solved.report.solve_ns / 1e9)
         self._health.observe("iterations", solved.report.iterations)
-        reconstruction = Reconstruction(
-            id=snapshot.id,
+        reconstruction = Reconstruction.of(
+            snapshot,
             video=solved.video,
-            calibration_hash=snapshot.calibration_hash,
             report=solved.report,
             times=dataclasses.replace(
                 solved.times,
@@ -265,13 +264,7 @@ class ReconstructNode:
             ),
             node=self._hello.node,
             device=self._hello.device,
-            bayer=snapshot.bayer,
-            counts=snapshot.counts,
             picture=solved.picture,
-            camera_time_ns=snapshot.camera_time_ns,
-            camera_frame_id=snapshot.camera_frame_id,
-            redelivered=snapshot.redelivered,
-            dropped_before=snapshot.dropped_before,
             chunks={**snapshot.chunks, **solved.figures},
         )
         self._evidence[snapshot.id.series, snapshot.id.seq] = solved.evidence

@@ -11,7 +11,7 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.reports import SolveReport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     """The engine of this calibration is on its device and warmed up."""
 
@@ -19,7 +19,7 @@ class Ready:
     device: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Solved:
     """The reconstruction of a snapshot."""
 
@@ -35,7 +35,7 @@ class Solved:
     """Of one of them, (H, W, 3) uint8."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failed:
     """A snapshot that could not be reconstructed or, with None, an engine that could not be
     created.
@@ -45,7 +45,7 @@ class Failed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Changed:
     """A parameter change took effect for the following snapshots or, with ``error``, changed
     nothing.

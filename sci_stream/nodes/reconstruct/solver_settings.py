@@ -148,7 +148,7 @@ def changed_section(
 
     Raises `ConfigError` if the changes are inconsistent.
     """
-    new: dict[str, object] = dict(changes)
+    new = dict[str, object](changes)
     if "denoiser" in changes and changes["denoiser"] != prior:
         is_own = changes["denoiser"] == _own_prior(rig, prior)
         new["weights"] = rig.weights if is_own else None

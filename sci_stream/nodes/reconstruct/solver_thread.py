@@ -61,7 +61,7 @@ _STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
 _JOIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Change:
     request: str
     changes: Mapping[str, Value]
@@ -71,7 +71,7 @@ class _CancelledError(Exception):
     """The current solve is aborted."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _UnderWay:
     """A started solve."""
 
@@ -114,13 +114,11 @@ class SolverThread:
         self._denoised = 0
         self._under_way: _UnderWay | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._watches: OrderedDict[str, CalibrationWatch] = (
-            OrderedDict()
-        )  # each with its engine, by calibration
+        self._watches = OrderedDict[str, CalibrationWatch]()  # each with its engine, by calibration
         self._last_engine: Engine | None = None
-        self._adopting: set[str] = set()
-        self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._adopting = set[str]()
+        self._jobs = queue.SimpleQueue[Calibration | Snapshot | _Change | None]()
+        self._results = queue.SimpleQueue[Result]()
         self._controller = BudgetController(self._settings, SolveCosts())
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0

@@ -41,7 +41,7 @@ class Analyses:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._analyses = {name: _load(name) for name in names}
-        self._failed: set[str] = set()
+        self._failed = set[str]()
         self.units = {
             key: unit for one in self._analyses.values() for key, unit in one.units.items()
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -11,7 +10,8 @@ from pydantic import BaseModel
 from sci_stream.config import Rig, validate_options
 from sci_stream.config.sections import CameraSection, ModulatorSection
 from sci_stream.errors import ConfigError, did_you_mean
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
+from sci_stream.plugin_entries import plugin_entry, plugin_names
 from sci_stream.ports import Camera, CameraDriver
 
 GROUP = "sci_stream.cameras"
@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 def driver_names() -> list[str]:
     """Return the names of all installed drivers."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
+    return plugin_names(GROUP)
 
 
 def load_driver(name: str) -> CameraDriver:
@@ -37,7 +37,7 @@ def load_entry(group: str, name: str, what: str, key: str) -> Any:
 
     Raises `ConfigError` if there is none of that name, or it cannot be imported.
     """
-    for entry in importlib.metadata.entry_points(group=group, name=name):
+    if (entry := plugin_entry(group, name)) is not None:
         try:
             return entry.load()
         except Exception as error:  # a plug-in may raise anything when it is imported
@@ -47,7 +47,7 @@ def load_entry(group: str, name: str, what: str, key: str) -> Any:
                 hint="Install its dependencies; for GenICam cameras: pip install "
                 "'sci-stream[genicam]'.",
             ) from error
-    known = sorted({entry.name for entry in importlib.metadata.entry_points(group=group)})
+    known = plugin_names(group)
     raise ConfigError(
         f"Unknown {what} in {key}",
         expected=f"one of {', '.join(known)}" if known else "none: no installed package has any",
@@ -75,7 +75,7 @@ def driver_options(rig: Rig, kind: Literal["camera", "modulator"], model: type[M
     return validate_options(model, _resolved(section, rig.source), where)
 
 
-def _resolved(section: CameraSection | ModulatorSection, source: Path | None) -> dict[str, Json]:
+def _resolved(section: CameraSection | ModulatorSection, source: Path | None) -> JsonObject:
     """Resolve relative paths of files next to the rig file."""
     folder = source.parent if source else Path()
 

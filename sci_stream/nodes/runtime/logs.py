@@ -15,16 +15,16 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, BinaryIO, Final, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 from sci_stream.errors import ConfigError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
+FORMAT_VARIABLE = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent
 process."""
 
@@ -72,8 +72,8 @@ class RepeatLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rate: KeyedRateLimiter[tuple[str, int]] = KeyedRateLimiter(_LINES_PER_S, _LINES_BURST)
-        self._suppressed: Counter[tuple[str, int]] = Counter()
+        self._rate = KeyedRateLimiter[tuple[str, int]](_LINES_PER_S, _LINES_BURST)
+        self._suppressed = Counter[tuple[str, int]]()
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -182,7 +182,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry: dict[str, Json] = {
+        entry: JsonObject = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,

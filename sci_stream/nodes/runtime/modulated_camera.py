@@ -81,7 +81,7 @@ class ModulatedCamera:
         self._section = section
         self._patterns = patterns
         self._capabilities: CameraCapabilities | None = None
-        self._evidence: deque[Mapping[str, Value]] = deque(maxlen=64)
+        self._evidence = deque[Mapping[str, Value]](maxlen=64)
         self._feedback = MaskFeedback(mirror_px=section.mirror_px)
         self._rhythm = ExposureRhythm(1.0)
         self._counts: Mapping[str, int] = {}

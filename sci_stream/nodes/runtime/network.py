@@ -11,7 +11,14 @@ import zmq
 
 from sci_stream.config import Rig
 from sci_stream.nodes.runtime.process import StopRequest
-from sci_stream.security.curve import CurveServer, SocketConfig, client_config, unencrypted
+from sci_stream.security.curve import (
+    Context,
+    CurveServer,
+    Socket,
+    SocketConfig,
+    client_config,
+    unencrypted,
+)
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
@@ -32,7 +39,7 @@ class NodeNetwork:
 
     def __init__(self, rig: Rig, stop: StopRequest) -> None:
         self._rig = rig
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context = Context()
         self.limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
         security = rig.security
         self._curve = (
@@ -62,7 +69,7 @@ class NodeNetwork:
             configure=client_security(self._rig, host),
         )
 
-    def watch(self, *sockets: zmq.Socket[bytes], receiving: bool = True) -> None:
+    def watch(self, *sockets: Socket, receiving: bool = True) -> None:
         """Let `wait` return when one of the sockets has a message, or, unless ``receiving``, no
         longer.
         """

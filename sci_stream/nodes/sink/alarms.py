@@ -22,7 +22,7 @@ from urllib.error import HTTPError, URLError
 
 from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.errors import InputError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
@@ -49,7 +49,7 @@ _JSON = {"Content-Type": "application/json"}
 _MAX_WAITING = 100
 
 
-@dataclass(slots=True)
+@dataclass
 class Alarm:
     """A problem of the rig, with the Unix times at which it appeared, cleared and grew."""
 
@@ -64,7 +64,7 @@ class Alarm:
     grew_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Problem:
     """A present problem; ``count`` grows while it lasts, if it is one of a number of snapshots or
     messages.
@@ -130,7 +130,7 @@ class Alarms:
             )
         alarm.acknowledged_by = who
 
-    def to_json(self) -> list[dict[str, Json]]:
+    def to_json(self) -> list[JsonObject]:
         """Return the alarms as JSON, newest first."""
         return [asdict(alarm) for alarm in self._alarms]
 
@@ -217,7 +217,7 @@ class _Webhook:
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
-        self._waiting: Queue[dict[str, Json] | None] = Queue(_MAX_WAITING)
+        self._waiting = Queue[JsonObject | None](_MAX_WAITING)
         self._closing = threading.Event()
         opener, proxy = opener_for(address, _NoRedirects, _LimitedHttp, _LimitedHttps)
         self._open = opener.open

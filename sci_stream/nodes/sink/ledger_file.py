@@ -29,7 +29,7 @@ from sci_stream.parameters import SettingChange
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SavedLedger:
     """Content of the file: ledger, whether the recording was switched on, the latest changes,
     triggers if there are.
@@ -104,7 +104,8 @@ class LedgerFile:
                     "cannot save the ledger to %s (%s): if the sink crashes, snapshots are "
                     "missing from it unless they "
                     "are recorded",
-                    *(self._path, error.strerror),
+                    self._path,
+                    error.strerror,
                 )
 
     def delete(self) -> None:

@@ -19,7 +19,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
@@ -131,7 +131,7 @@ class SinkNode:
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
         self._preview_url = ""
-        self._ended: deque[str] = deque(maxlen=64)
+        self._ended = deque[str](maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
         for name, account in self._accounts.items():
             counts = cast("dict[str, Json]", account["ledger"])
@@ -339,7 +339,7 @@ class SinkNode:
             )
         log.info("series %s ended: %s", series.name, series.ledger.counts())
 
-    def _write_summary(self, series: SeriesSession, recording: dict[str, Json]) -> None:
+    def _write_summary(self, series: SeriesSession, recording: JsonObject) -> None:
         if self._summary is None:
             return
         summary = series.statistics.summary(versions(), self._wire_errors, recording)
@@ -455,7 +455,7 @@ def with_figures(info: SeriesInfo, units: Mapping[str, str]) -> SeriesInfo:
     return sendable(replace(info, chunks={**info.chunks, **units}))
 
 
-def read_accounts(path: Path) -> dict[str, dict[str, Json]]:
+def read_accounts(path: Path) -> dict[str, JsonObject]:
     """Return the accounts of the series in a summary, by name, in order;
     none if it cannot be read.
     """
@@ -469,7 +469,7 @@ def read_accounts(path: Path) -> dict[str, dict[str, Json]]:
         return {}
 
 
-def write_summary(path: Path, summary: dict[str, Json]) -> None:
+def write_summary(path: Path, summary: JsonObject) -> None:
     """Write the summary of a series, with its folder, which a cleaner of temporary files may have
     removed.
 

@@ -17,7 +17,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import (
@@ -49,7 +49,7 @@ _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demo
 _AGAIN = ", again after a restart"
 
 
-@dataclass(slots=True)
+@dataclass
 class _Request:
     """One request to the sink, to one node or to all nodes of a kind; answered once all of them
     have answered.
@@ -66,7 +66,7 @@ class _Request:
     errors: list[SciStreamError] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Sent:
     """A request sent to one node."""
 
@@ -349,7 +349,7 @@ class OperatorCommands:
                     key
                 ]  # the node has restarted since, with the values of the rig file
 
-    def describe(self) -> list[dict[str, Json]]:
+    def describe(self) -> list[JsonObject]:
         """Return parameters and actions by node, as JSON for the page."""
         return [
             {

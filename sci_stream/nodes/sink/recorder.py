@@ -13,7 +13,7 @@ from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
 from sci_stream.file_guard import writing
-from sci_stream.model import Json, SeriesInfo
+from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
     MIB,
     Item,
@@ -36,7 +36,7 @@ _AGAIN_S = 5.0
 _MAX_ROOM_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
@@ -71,7 +71,7 @@ class RecordingStatus:
         lost = f"{self.lost} snapshots were not recorded" if self.lost else ""
         return "; ".join(filter(None, (lost, self.stopped_reason, self.unreadable)))
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> JsonObject:
         """Return the status as JSON; without a recording, only why it is ``incomplete``."""
         figures = asdict(self) if self.enabled else {"enabled": False}
         return {**figures, "incomplete": self.incomplete_reason}

@@ -19,7 +19,7 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.delivery.trigger_ring import Event
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.journal import Journal
@@ -68,18 +68,18 @@ OnDurable = Callable[[Written], None]
 """Called once per accepted item in the recorder's thread; must be fast and must not block."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerNote:
     """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes``
     next to it.
     """
 
     ledger: LedgerCounts
-    notes: dict[str, Json] = field(default_factory=dict)
+    notes: JsonObject = field(default_factory=dict)
     settled_below: int = 0  # snapshots before it need no row in the next segment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotKept:
     """The outcome of a snapshot that no event covers."""
 
@@ -90,7 +90,7 @@ Recordable = Snapshot | Reconstruction | Dropped | NotKept | LedgerNote | Settin
 """A raw snapshot, a result, the outcome of snapshots without video, or a note beside them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Item:
     """Data to write, and its callback."""
 
@@ -316,7 +316,7 @@ class SeriesRecording:
         outcome, reason = dropped.outcome, dropped.reason
         written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
         if any(written):
-            event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
+            event: JsonObject = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
             self._journal.append(
                 "outcome", event | ({"count": dropped.count} if dropped.count > 1 else {})
             )

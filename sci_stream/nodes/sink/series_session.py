@@ -22,7 +22,7 @@ from sci_stream.delivery.ledger import DropReason, Ledger, Outcome, not_recorded
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.delivery.trigger_ring import Event, TriggerState
 from sci_stream.errors import InputError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
 from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
@@ -64,7 +64,7 @@ Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Callbacks:
     """Functions that a session calls in its node.
 
@@ -81,7 +81,7 @@ class Callbacks:
     solvers: Callable[[], Solvers] = dict
 
 
-@dataclass(slots=True)
+@dataclass
 class _Pending:
     """A message that is not safe yet, as it is recorded and counted, and its senders."""
 
@@ -116,7 +116,7 @@ class SeriesSession:
         self.statistics = SeriesStatistics(info, ledger)
         self._callbacks = callbacks
         nodes = max(1, rig.reconstruct.nodes)
-        self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
+        self._reorder = ReorderBuffer[Reconstruction](
             # Each node works on a block of its own: up to two blocks of every node may be out of
             # order.
             window=2 * nodes * rig.reconstruct.block_snapshots,
@@ -124,9 +124,9 @@ class SeriesSession:
         )
         self._raw_safe, self._videos = IntervalSet(), IntervalSet()
         # Reported without video while their raw counts wait for the recorder, which may lose them.
-        self._awaiting_raw: set[int] = set()
+        self._awaiting_raw = set[int]()
         self._pending: dict[Accepted, _Pending] = {}
-        self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
+        self._written = queue.SimpleQueue[tuple[Accepted, Written]]()
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
@@ -626,7 +626,7 @@ class SeriesSession:
         crash.
         """
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
-        notes: dict[str, Json] = {"solvers": dict(self._solvers)}
+        notes: JsonObject = {"solvers": dict(self._solvers)}
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
         if self._triggered is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.model import Json, Reconstruction, SeriesInfo, StageTimes
+from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, StageTimes
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
@@ -105,16 +105,16 @@ class SeriesStatistics:
         self._latency_ms: dict[str, deque[float]] = {
             stage: deque(maxlen=_RECENT) for stage in STAGES
         }
-        self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        self._total_ms = deque[tuple[float, float]](maxlen=_RECENT)
         self._summarised = {
             quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.in_run
         }
         self._psnr_listed: list[tuple[int, float]] = []
-        self._starts: Counter[str] = Counter()
+        self._starts = Counter[str]()
         self._budget_limited = 0
         self._taken = 0
-        self._devices: set[str] = set()
-        self._by_node: Counter[str] = Counter()
+        self._devices = set[str]()
+        self._by_node = Counter[str]()
         self.last: Reconstruction | None = None
         self.health = CalibrationStatistics()
         self.frame_faults: dict[str, int] = {}
@@ -175,8 +175,8 @@ class SeriesStatistics:
         return round(float(np.median(recent)), 3) if recent else None
 
     def summary(
-        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, Json]
-    ) -> dict[str, Json]:
+        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject
+    ) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary``
         (docs/architecture.md).
         """
@@ -212,7 +212,7 @@ class SeriesStatistics:
         }
 
 
-@dataclass(slots=True)
+@dataclass
 class CalibrationStatistics:
     """Calibration health during a series: the last evaluation of ``looks``, and the worst values.
 
@@ -246,7 +246,7 @@ class CalibrationStatistics:
         """Return the problems found by the last evaluation, one sentence each."""
         return list(findings(self.last, warn_shift_px).values()) if self.last is not None else []
 
-    def to_json(self) -> dict[str, Json] | None:
+    def to_json(self) -> JsonObject | None:
         """Return the last and the worst values, None before the first evaluation.
 
         ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square;

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.delivery.trigger_ring import Event
-from sci_stream.model import Json
+from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import SOLVER_KEY, SettingChange, is_declaration
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesStatus:
     """Status of a series.
 
@@ -63,7 +63,7 @@ class SeriesStatus:
     events: Sequence[Event] | None = None
     frame_faults: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> JsonObject:
         """Return the status as JSON; the quantities of the last report are not nested."""
         values = asdict(self)
         del values["report"], values["open_share"]
@@ -111,7 +111,7 @@ class SeriesStatus:
         return figures
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SinkStatus:
     """Status of the whole rig as the sink knows it.
 
@@ -124,12 +124,12 @@ class SinkStatus:
     rig: str
     nodes: Sequence[Mapping[str, StatusValue]]
     series: SeriesStatus | None = None
-    controls: Sequence[dict[str, Json]] = ()
+    controls: Sequence[JsonObject] = ()
     changes: Sequence[SettingChange] = ()
-    alarms: Sequence[dict[str, Json]] = ()
+    alarms: Sequence[JsonObject] = ()
     wire_errors: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> JsonObject:
         """Return the status as JSON; the series' status is not nested."""
         return {
             "state": self.state,

@@ -11,22 +11,23 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
-Denoise = Callable[..., torch.Tensor]
+Denoise = Callable[..., Tensor]
 """D_σ on whole videos: (…, B, H, W), σ → the same shape, not aliasing its input; see
 `Problem.relative`."""
 
-PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+PosteriorMean = Callable[[Tensor, Tensor], Tensor]
 """Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames'
 error, (…, B, H, W)."""
 
 
 _TINY = 1e-20
 
-DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+DataStep = Callable[..., tuple[Tensor, Tensor]]
 """As `data_step`."""
 
 
@@ -38,7 +39,7 @@ class CorrelatedResidual(NamedTuple):
     """
 
     posterior_mean: PosteriorMean
-    where: torch.Tensor
+    where: Tensor
     iterations: int
 
 
@@ -57,11 +58,11 @@ class Anchor(NamedTuple):
     ``video``, (…, B, H, W); ``share``, (…, H, W), 0–1, its weight beside an estimate.
     """
 
-    video: torch.Tensor
-    share: torch.Tensor
+    video: Tensor
+    share: Tensor
 
     @classmethod
-    def of(cls, video: torch.Tensor, variance: torch.Tensor, noise_ratio: torch.Tensor) -> Anchor:
+    def of(cls, video: Tensor, variance: Tensor, noise_ratio: Tensor) -> Anchor:
         """Return a start whose error has this variance, (), infinite to forget it.
 
         ``noise_ratio`` as of `Problem`: where y has little noise, v knows more than the start.
@@ -70,7 +71,7 @@ class Anchor(NamedTuple):
         # A start without error behind y without noise is equal to v.
         return cls(video, error / (error + variance).clamp_min(_TINY))
 
-    def drawn(self, v: torch.Tensor) -> torch.Tensor:
+    def drawn(self, v: Tensor) -> Tensor:
         """Return the mean of v and the start, a new tensor."""
         return torch.lerp(v, self.video, self.share.unsqueeze(-3))
 
@@ -80,21 +81,21 @@ class Problem(NamedTuple):
     of the paper.
     """
 
-    y: torch.Tensor
+    y: Tensor
     """(…, H, W), the measurement, finite."""
-    phi: torch.Tensor
+    phi: Tensor
     """(…, B, H, W), the mask stack Φ."""
-    r_inv: torch.Tensor
+    r_inv: Tensor
     """(…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v."""
     priors: tuple[Denoise, ...]
     """D_σ, used in turn from one iteration to the next (`sci_stream.recon.denoisers.temporal`)."""
     relaxation: float = 1.0
     """α ≥ 0 of `gap`."""
-    noise_ratio: torch.Tensor | None = None
+    noise_ratio: Tensor | None = None
     """(…, H, W), the noise of y as from `noise_variance_ratio`; None to fit y exactly."""
     correlated: CorrelatedResidual | None = None
     """Data step of the first iterations; None if all of them project."""
-    relative: torch.Tensor | None = None
+    relative: Tensor | None = None
     """(…, H, W), σ at each pixel as a multiple of σ, the third argument of priors with a noise map;
     None for σ
     everywhere."""
@@ -111,15 +112,15 @@ class Problem(NamedTuple):
             else None
         )
 
-    def denoise(self, x: torch.Tensor, sigma: Sigma, iteration: int) -> torch.Tensor:
+    def denoise(self, x: Tensor, sigma: Sigma, iteration: int) -> Tensor:
         """Return D_σ(x) of an iteration, from 0."""
         prior = self.priors[iteration % len(self.priors)]
         return prior(x, sigma) if self.relative is None else prior(x, sigma, self.relative)
 
 
 def gap(
-    v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma], step: DataStep | None = None
-) -> Iterator[torch.Tensor]:
+    v: Tensor, problem: Problem, sigmas: Iterable[Sigma], step: DataStep | None = None
+) -> Iterator[Tensor]:
     r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
     ::
@@ -185,12 +186,12 @@ def gap(
 
 
 def data_step(
-    v: torch.Tensor,
-    y_acc: torch.Tensor,
+    v: Tensor,
+    y_acc: Tensor,
     problem: Problem,
     sigma: Sigma,
     correlated: CorrelatedResidual | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return x and y_acc of an iteration of `gap`: new tensors."""
     if problem.anchor is not None:
         v = problem.anchor.drawn(v)
@@ -208,12 +209,12 @@ def data_step(
 
 
 def data_step_gaussian(
-    v: torch.Tensor,
-    projected: torch.Tensor,
-    residual: torch.Tensor,
-    r_inv: torch.Tensor,
+    v: Tensor,
+    projected: Tensor,
+    residual: Tensor,
+    r_inv: Tensor,
     correlated: CorrelatedResidual,
-) -> torch.Tensor:
+) -> Tensor:
     """Correct v by the posterior mean of its correlated errors where these are likely, else by the
     projection.
 
@@ -233,8 +234,8 @@ with white noise of
 
 
 def noise_variance_ratio(
-    noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None
-) -> torch.Tensor | None:
+    noise: Tensor | None, r_inv: Tensor, relative: Tensor | None
+) -> Tensor | None:
     """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ².
 
     None if n is unknown.
@@ -255,7 +256,7 @@ def noise_variance_ratio(
     return ratio if relative is None else ratio / relative.square()
 
 
-def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
+def data_weight(noise_ratio: Tensor, sigma: Sigma) -> Tensor:
     r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): the share of the residual that is attributed to v.
 
     An error of v with variance s² gives y − Φv the variance R s² + n². The linear minimum mean
@@ -265,7 +266,7 @@ def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
     return variance / (variance + noise_ratio)
 
 
-def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
+def cold_start(y: Tensor, phi: Tensor, r_inv: Tensor) -> Tensor:
     r"""Return v⁰ = ȳ = y/Σ_b φ_b in every frame: the still image that fits the measurement.
 
     Its residual y − Φv⁰ is zero at every measured pixel, for grey masks too; that of y/Σφ², equal
@@ -295,7 +296,7 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     return still.unsqueeze(-3).expand(phi.shape).clone()
 
 
-def _box_sum(image: torch.Tensor) -> torch.Tensor:
+def _box_sum(image: Tensor) -> Tensor:
     """Sum over the 5 × 5 pixels around each one, zero outside, (…, H, W) → (…, H, W)."""
     flat = image.reshape(-1, 1, *image.shape[-2:])
     summed = torch.nn.functional.avg_pool2d(flat, 5, stride=1, padding=2, divisor_override=1)

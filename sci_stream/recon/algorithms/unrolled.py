@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+from torch import Tensor
 
 from sci_stream.optics.forward import forward
 from sci_stream.ports import Denoiser, RecordableDenoiser
@@ -70,13 +71,13 @@ class Coded(NamedTuple):
     ȳ, (N, H, W); ``start``, the estimate that the stages begin with, (N, B, H, W).
     """
 
-    y: torch.Tensor
-    phi: torch.Tensor
-    r_inv: torch.Tensor
-    noise: torch.Tensor
-    error: torch.Tensor
-    still: torch.Tensor
-    start: torch.Tensor
+    y: Tensor
+    phi: Tensor
+    r_inv: Tensor
+    noise: Tensor
+    error: Tensor
+    still: Tensor
+    start: Tensor
 
 
 class UnrolledSolver:
@@ -141,11 +142,11 @@ class UnrolledSolver:
 
     def finish(
         self,
-        iterations: Iterable[torch.Tensor],
-        problem: Callable[[torch.Tensor], Coded],
+        iterations: Iterable[Tensor],
+        problem: Callable[[Tensor], Coded],
         number: int,
         between: Callable[[], None],
-    ) -> Iterator[torch.Tensor]:
+    ) -> Iterator[Tensor]:
         """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the
         stages after them.
 
@@ -188,7 +189,7 @@ def estimates(
     dtype: torch.dtype,
     pixels_per_chunk: int | None = None,
     between: Callable[[], None] = lambda: None,
-) -> Iterator[torch.Tensor]:
+) -> Iterator[Tensor]:
     """Yield the result of each stage, (N, B, H, W); convolutions in ``dtype``, all else in float32.
 
     Gradients pass.
@@ -209,15 +210,13 @@ def estimates(
         slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)
     ]
 
-    def corrected(v: torch.Tensor, aim: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    def corrected(v: Tensor, aim: Tensor, variance: Tensor) -> Tensor:
         """Return v with the share of the residual against ``aim`` that is not noise."""
         share = variance * phi
         step = valid * (aim - forward(phi, v)) / (forward(phi, share) + noise).clamp_min(_TINY)
         return v + share * step.unsqueeze(1)
 
-    def inputs(
-        x: torch.Tensor, before: torch.Tensor, sigma: torch.Tensor
-    ) -> Iterator[torch.Tensor]:
+    def inputs(x: Tensor, before: Tensor, sigma: Tensor) -> Iterator[Tensor]:
         """Yield the inputs of the network for each chunk, (N·F, C, H/2, W/2)."""
         for at in chunks:
             change = (x[:, at] - before[:, at]) * (_CHANGE_SCALE / error).unsqueeze(1)
@@ -254,8 +253,8 @@ def estimates(
 
 
 def _through(
-    stage: Stage, chunks: Iterable[torch.Tensor], memory: torch.Tensor
-) -> Iterator[tuple[slice, torch.Tensor]]:
+    stage: Stage, chunks: Iterable[Tensor], memory: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
     """Pass frames through the layers, chunk by chunk: each layer is a chunk behind the one before.
 
     Parameters
@@ -285,7 +284,7 @@ def _through(
         yield at, F.conv2d(images, kernels[-1], biases[-1], padding=1)
 
 
-def _with_memory(chunks: Iterable[torch.Tensor], memory: torch.Tensor) -> Iterator[torch.Tensor]:
+def _with_memory(chunks: Iterable[Tensor], memory: Tensor) -> Iterator[Tensor]:
     """Yield inputs with the memory as further channels, (N, F, H/2, W/2, C)."""
     begun = 0
     for chunk in chunks:
@@ -296,7 +295,7 @@ def _with_memory(chunks: Iterable[torch.Tensor], memory: torch.Tensor) -> Iterat
         yield torch.cat((videos, memory[:, now]), -1)
 
 
-def _convolved(kernel: torch.Tensor, bias: torch.Tensor, videos: torch.Tensor) -> torch.Tensor:
+def _convolved(kernel: Tensor, bias: Tensor, videos: Tensor) -> Tensor:
     """Return features after a layer, (N, F, H, W, C) both."""
     images = convolve_relu(videos.flatten(0, 1).permute(0, 3, 1, 2), kernel, bias)
     return images.permute(0, 2, 3, 1).reshape(*videos.shape[:-1], len(bias))
@@ -309,12 +308,12 @@ def _even(problem: Coded) -> Coded:
     return Coded(*padded) if any(odd) else problem
 
 
-def _blocked(video: torch.Tensor) -> torch.Tensor:
+def _blocked(video: Tensor) -> Tensor:
     """Return sub-pixels as channels, (N, F, H, W) → (N·F, 4, H/2, W/2)."""
     return F.pixel_unshuffle(video.flatten(0, 1).unsqueeze(1), 2)
 
 
-def _halved(maps: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
+def _halved(maps: Tensor, video: Tensor) -> Tensor:
     """Return maps at half resolution for the frames of a video, (N, C, H, W) → (N·F, C, H/2,
     W/2).
     """
@@ -330,9 +329,9 @@ class _Exchange:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._before: torch.Tensor | None = None
+        self._before: Tensor | None = None
 
-    def __call__(self, pair: tuple[torch.Tensor | None, torch.Tensor | None]) -> torch.Tensor:
+    def __call__(self, pair: tuple[Tensor | None, Tensor | None]) -> Tensor:
         """Return a chunk, (N, F, H, W, C), that another one, or none, follows; call it in order."""
         chunk, following = pair
         assert chunk is not None

@@ -6,9 +6,10 @@ import functools
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+from torch import Tensor
 
 
-def convolve_relu(features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def convolve_relu(features: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     """Return the ReLU of a 3×3 convolution, zero outside the images.
 
     On a processor, without gradients, oneDNN clips while it writes the result.
@@ -33,9 +34,9 @@ def convolve_relu(features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tens
     return F.conv2d(features, kernel, bias, padding=1).relu_()
 
 
-def _by_onednn(features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _by_onednn(features: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     one = [1, 1]
-    result: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+    result: Tensor = torch.ops.mkldnn._convolution_pointwise(
         features, kernel, bias, one, one, one, 1, "relu", [], ""
     )
     return result

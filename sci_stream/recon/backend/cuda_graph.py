@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
@@ -40,52 +40,12 @@ _LADDER = (4, 8, 12, 20, 30, 40)
 _T = TypeVar("_T")
 
 
-class OutsideTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the tensors from outside that some work reads, in ``held``.
-
-    A graph has their addresses and no reference, so that a recording has to keep them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.held: list[torch.Tensor] = []
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            if (address := _address(tensor)) not in self._known:
-                self._known.add(address)
-                self.held.append(tensor)
-        out = func(*args, **(kwargs or {}))
-        # Not kept: all that a whole solve makes would not fit into memory. What later lies at the
-        # address of something that is gone was made here too, since tensors from outside were there
-        # before.
-        self._known.update(map(_address, _tensors(out)))
-        return out
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _address(tensor: torch.Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
-
-
 class _Recording(NamedTuple):
-    """A replay of some work with the tensors that it reads, writes and otherwise needs."""
+    """A replay of some work with the tensors that it reads and writes."""
 
     replay: Replay
-    inputs: tuple[torch.Tensor, ...]
+    inputs: tuple[Tensor, ...]
     outputs: Any
-    held: list[torch.Tensor]
 
 
 class Graphs:
@@ -105,7 +65,7 @@ class Graphs:
         """Why nothing is recorded; empty while it is."""
         self._recorder = recorder
         self._recordings: dict[Hashable, _Recording] = {}
-        self._memory: dict[Hashable, torch.Tensor] = {}
+        self._memory: dict[Hashable, Tensor] = {}
 
     @property
     def active(self) -> bool:
@@ -133,7 +93,7 @@ class Graphs:
         self.clear()
         return released
 
-    def call(self, key: Hashable, function: Callable[..., _T], *tensors: torch.Tensor | None) -> _T:
+    def call(self, key: Hashable, function: Callable[..., _T], *tensors: Tensor | None) -> _T:
         """Call a function of tensors by replaying it.
 
         Parameters
@@ -145,7 +105,7 @@ class Graphs:
             Returns tensors, or tuples of tensors and other values.
         tensors
             Its arguments, copied to where recordings read them. What else it reads has to stay
-            where it is.
+            where it is: a graph has its addresses and no reference.
 
         Returns
         -------
@@ -178,12 +138,12 @@ class Graphs:
         # Copies: the next replay overwrites the outputs while these may still be on their way to
         # the host.
         outputs: _T = tree_map(
-            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, recording.outputs
+            lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, recording.outputs
         )
         return outputs
 
     def _record(
-        self, function: Callable[..., Any], tensors: tuple[torch.Tensor | None, ...]
+        self, function: Callable[..., Any], tensors: tuple[Tensor | None, ...]
     ) -> _Recording:
         arguments = [
             None if tensor is None else self._placed(("input", n), tensor).copy_(tensor)
@@ -194,24 +154,20 @@ class Graphs:
         # another's do.
         leaves, structure = tree_flatten(function(*arguments))
         places = [
-            self._placed(("output", n), leaf) if isinstance(leaf, torch.Tensor) else leaf
+            self._placed(("output", n), leaf) if isinstance(leaf, Tensor) else leaf
             for n, leaf in enumerate(leaves)
         ]
 
         def work() -> None:
             for place, leaf in zip(places, tree_leaves(function(*arguments)), strict=True):
-                if isinstance(leaf, torch.Tensor):
+                if isinstance(leaf, Tensor):
                     place.copy_(leaf)
 
-        with OutsideTensors() as outside:
-            work()
         inputs = tuple(argument for argument in arguments if argument is not None)
         assert self._recorder is not None
-        return _Recording(
-            self._recorder(work), inputs, tree_unflatten(places, structure), outside.held
-        )
+        return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure))
 
-    def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:
+    def _placed(self, name: Hashable, like: Tensor) -> Tensor:
         """Return the tensor of this name, shape and dtype that all recordings share."""
         key = name, like.shape, like.dtype
         if key not in self._memory:
@@ -255,7 +211,7 @@ def overwrite(held: Any, fresh: Any) -> None:
     everything that follows from masks that have moved, is computed again and then put in the place
     of the old.
     """
-    if isinstance(held, torch.Tensor):
+    if isinstance(held, Tensor):
         held.copy_(fresh)
     elif isinstance(held, tuple):
         for old, new in zip(held, fresh, strict=True):

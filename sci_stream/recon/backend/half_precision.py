@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import torch
+from torch import Tensor
 
 
 class Precision(StrEnum):
@@ -26,8 +27,8 @@ class Precision(StrEnum):
 
 
 def round_network(
-    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], dtype: torch.dtype
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    kernels: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
     """Return a network of 3×3 convolutions with ReLU between them, in another precision.
 
     Parameters
@@ -48,7 +49,7 @@ def round_network(
     ]
 
 
-def round_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def round_kernel(kernel: Tensor, dtype: torch.dtype) -> Tensor:
     """Round (C_out, C_in, 3, 3) with error diffusion between the taps, which preserves the sum of
     each 3×3 kernel.
 
@@ -68,8 +69,8 @@ def round_kernel(kernel: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def scale_to_exact_biases(
-    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], dtype: torch.dtype
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    kernels: Sequence[Tensor], biases: Sequence[Tensor], dtype: torch.dtype
+) -> list[tuple[Tensor, Tensor]]:
     """Scale each hidden channel by the fraction of a percent that makes its bias exact in
     ``dtype``.
 

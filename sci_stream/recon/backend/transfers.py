@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 class Arrival:
     """Tensors that are being copied to the host."""
 
-    def __init__(
-        self, tensors: tuple[torch.Tensor, ...], event: torch.cuda.Event | None = None
-    ) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...], event: torch.cuda.Event | None = None) -> None:
         self._tensors = tensors
         self._event = event
 
@@ -45,7 +44,7 @@ class Transfers:
         self._up = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._down = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
-    def upload(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    def upload(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Return an array on the device. Later computations wait for the copy; the host does not.
 
         On a CPU the tensor shares the array's memory.
@@ -62,7 +61,7 @@ class Transfers:
         tensor.record_stream(computing)
         return tensor
 
-    def download(self, *tensors: torch.Tensor) -> Arrival:
+    def download(self, *tensors: Tensor) -> Arrival:
         """Start copying tensors to the host after all work issued so far.
 
         On a CPU they are returned as they are; the caller must not modify them afterwards.

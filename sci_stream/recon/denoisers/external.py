@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
+from sci_stream.plugin_entries import plugin_entry
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -38,7 +40,7 @@ _IMAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DenoiserDefaults:
     """Solver settings that suit a denoiser; a plug-in may have one as its attribute ``defaults``.
 
@@ -73,7 +75,7 @@ class DenoiserDefaults:
     linear_start: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DenoiserSpec:
     """A denoiser by name: ``make(device, weights, precision)`` creates it.
 
@@ -83,11 +85,6 @@ class DenoiserSpec:
     make: Callable[[torch.device, Path | None, Precision], Prior]
     defaults: DenoiserDefaults
     takes_weights: bool = False
-
-
-def plugin_names() -> list[str]:
-    """Return the names of the installed denoiser plug-ins."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=DENOISERS)})
 
 
 def load_plugin(name: str) -> DenoiserSpec | None:
@@ -101,12 +98,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
     if path.endswith(".py"):
         load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
     else:
-        entries = importlib.metadata.entry_points(group=DENOISERS, name=name)
-        entry = (
-            importlib.metadata.EntryPoint(name, name, DENOISERS)
-            if path
-            else next(iter(entries), None)
-        )
+        named = importlib.metadata.EntryPoint(name, name, DENOISERS)
+        entry = named if path else plugin_entry(DENOISERS, name)
         if entry is None or entry.pattern.match(entry.value) is None:
             return None
         load = entry.load
@@ -235,7 +228,7 @@ class CallableDenoiser:
         self._max_frames = sys.maxsize
         self._frames = 0
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma) -> Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
 
         Raises `InputError` if the function returns something else than finite images of the same
@@ -253,7 +246,7 @@ class CallableDenoiser:
             self._max_frames = self._frames = self._frames // 2
         return more_than_one
 
-    def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def _denoised(self, x: Tensor, sigma: float) -> Tensor:
         images = x.unsqueeze(1) if self._channel else x
         try:
             out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
@@ -270,7 +263,7 @@ class CallableDenoiser:
             ) from error
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
-        if not isinstance(out, torch.Tensor):
+        if not isinstance(out, Tensor):
             raise InputError(
                 f"The denoiser {self.name!r} did not return images",
                 expected="a torch tensor or a NumPy array",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+from torch import Tensor
 
 from sci_stream.model import BayerPhase
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
@@ -38,12 +39,12 @@ _INPUT_LIMIT = 16.0
 # bits in each.
 _ROUNDING = 2e-2
 
-Stack = Callable[[torch.Tensor], torch.Tensor]
+Stack = Callable[[Tensor], Tensor]
 """The convolutions of a network: (N, C, h, w), channels last, in the dtype of the first kernel →
 (N, 4, h, w)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Network:
     """The convolutions on the device, with the dtype that they take.
 
@@ -136,9 +137,7 @@ class FfdnetDenoiser:
             self._half if torch.as_tensor(sigma).amax() >= self.half_from_sigma else self._full
         )
 
-    def __call__(
-        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma, relative: Tensor | None = None) -> Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
         out = torch.empty_like(x)
         level = network_sigma(on_device(sigma, x), relative, len(x))
@@ -157,9 +156,7 @@ class FfdnetDenoiser:
             )
         return self._of_mosaics.get(bayer)
 
-    def _denoise_to(
-        self, out: torch.Tensor, images: torch.Tensor, level: torch.Tensor, network: Network
-    ) -> None:
+    def _denoise_to(self, out: Tensor, images: Tensor, level: Tensor, network: Network) -> None:
         """Denoise (N, C, H, W) into ``out``, in chunks."""
         self._frame_pixels = images[0].numel()
         sizes = plan_chunks(len(images), self._frame_pixels, self.pixels_per_chunk)
@@ -177,13 +174,13 @@ class FfdnetDenoiser:
             self.pixels_per_chunk //= 2
         return more_than_one
 
-    def _denoise(self, images: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
+    def _denoise(self, images: Tensor, sigma: Tensor, network: Network) -> Tensor:
         """Denoise (N, 1, H, W)."""
         height, width = images.shape[-2:]
         inputs = frame_input(_padded_to_even(images), sigma)
         return F.pixel_shuffle(_subpixels(inputs, network), 2)[..., :height, :width]
 
-    def _test_images(self, picture: torch.Tensor) -> torch.Tensor:
+    def _test_images(self, picture: Tensor) -> Tensor:
         """Return pictures, (N, 1, H, W), as `_denoise` takes them."""
         return picture
 
@@ -214,9 +211,7 @@ class MosaicFfdnetDenoiser(FfdnetDenoiser):
     those of the phase.
     """
 
-    def __call__(
-        self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma, relative: Tensor | None = None) -> Tensor:
         """Denoise the planes of N frames, (4, N, h, w); see `sci_stream.ports.MosaicDenoiser`."""
         out = torch.empty_like(x)
         level = mosaic_sigma(on_device(sigma, x), relative)
@@ -225,15 +220,15 @@ class MosaicFfdnetDenoiser(FfdnetDenoiser):
         self._denoise_to(out.transpose(0, 1), frames, level, self.network_at(sigma))
         return out
 
-    def _denoise(self, images: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
+    def _denoise(self, images: Tensor, sigma: Tensor, network: Network) -> Tensor:
         """Denoise (N, 4, h, w)."""
         return _subpixels(with_level(images, sigma), network)
 
-    def _test_images(self, picture: torch.Tensor) -> torch.Tensor:
+    def _test_images(self, picture: Tensor) -> Tensor:
         return F.pixel_unshuffle(picture, 2)
 
 
-def _subpixels(inputs: torch.Tensor, network: Network) -> torch.Tensor:
+def _subpixels(inputs: Tensor, network: Network) -> Tensor:
     """Return the denoised sub-pixels, (N, 4, h, w), of an input of the network."""
     if math.isfinite(network.limit):
         inputs = inputs.clamp(-network.limit, network.limit)
@@ -242,7 +237,7 @@ def _subpixels(inputs: torch.Tensor, network: Network) -> torch.Tensor:
     )
 
 
-def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+def frame_input(x: Tensor, sigma: Tensor) -> Tensor:
     """Return the input of the network: four sub-pixels and σ, (N, 5, H/2, W/2), channels last.
 
     Parameters
@@ -262,15 +257,15 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     return inputs.permute(0, 3, 1, 2)
 
 
-def with_level(subpixels: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+def with_level(subpixels: Tensor, sigma: Tensor) -> Tensor:
     """Return sub-pixels, (N, 4, h, w), with σ as the last channel; σ as of `frame_input`."""
     level = sigma.expand(len(subpixels), 1, *subpixels.shape[2:])
     return torch.cat((subpixels, level), dim=1)
 
 
-def run_network(
-    inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+def denoised_subpixels(
+    inputs: Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network,
     for use and training.
 
@@ -287,30 +282,19 @@ def run_network(
 
     Returns
     -------
-    (N, 1, H, W), the denoised frames.
+    The sub-pixels of the denoised frames, (N, 4, H/2, W/2).
     """
-    clean = denoised_subpixels(inputs, stack, gives_noise=gives_noise, dtype=dtype)
-    # Several times faster on a processor than `F.pixel_shuffle` from channels last.
-    n, _, height, width = clean.shape
-    blocks = clean.permute(0, 2, 3, 1).reshape(n, height, width, 2, 2)
-    return blocks.transpose(2, 3).reshape(n, 1, 2 * height, 2 * width)
-
-
-def denoised_subpixels(
-    inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """Return what `run_network` does before the sub-pixels are merged, (N, 4, H/2, W/2)."""
     h = stack(inputs.to(dtype, memory_format=torch.channels_last))
     return inputs[:, :SUBPIXELS] - h if gives_noise else h
 
 
-def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
+def in_layers(kernels: Sequence[Tensor], biases: Sequence[Tensor]) -> Stack:
     """Return 3×3 convolutions with ReLU between them as one; gradients pass.
 
     Each kernel takes features in its own dtype.
     """
 
-    def run(h: torch.Tensor) -> torch.Tensor:
+    def run(h: Tensor) -> Tensor:
         for kernel, bias in zip(kernels[:-1], biases[:-1], strict=True):
             h = convolve_relu(h.to(kernel.dtype), kernel, bias)
         return F.conv2d(h.to(kernels[-1].dtype), kernels[-1], biases[-1], padding=1)
@@ -318,9 +302,7 @@ def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -
     return run
 
 
-def in_three_terms(
-    kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], first: torch.Tensor
-) -> Stack:
+def in_three_terms(kernels: Sequence[Tensor], biases: Sequence[Tensor], first: Tensor) -> Stack:
     """Return `in_layers` whose first layer multiplies 16-bit numbers, as exactly as float32 does.
 
     A float32 number is the sum of two of 16 bits and a rest that is negligible: (a + b)(c + d) ≈
@@ -339,7 +321,7 @@ def in_three_terms(
     kernel = torch.cat((high, high, low), 1).contiguous(memory_format=torch.channels_last)
     layers = in_layers([kernel, *kernels[1:]], biases)
 
-    def run(features: torch.Tensor) -> torch.Tensor:
+    def run(features: Tensor) -> Tensor:
         high = features.to(dtype)
         low = (features - high).to(dtype)
         return layers(torch.cat((high, low, high), 1))
@@ -347,13 +329,13 @@ def in_three_terms(
     return run
 
 
-def fused_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
+def fused_layers(kernels: Sequence[Tensor], biases: Sequence[Tensor]) -> Stack:
     """Return `in_layers` by cuDNN's convolutions with bias and ReLU in the same kernel, on a GPU;
     without gradients.
     """
     last = in_layers(kernels[-1:], biases[-1:])
 
-    def run(h: torch.Tensor) -> torch.Tensor:
+    def run(h: Tensor) -> Tensor:
         for kernel, bias in zip(kernels[:-1], biases[:-1], strict=True):
             h = torch.cudnn_convolution_relu(h, kernel, bias, (1, 1), (1, 1), (1, 1), 1)
         return last(h)
@@ -362,7 +344,7 @@ def fused_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
 
 
 @torch.inference_mode()
-def _fastest_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> Stack:
+def _fastest_layers(kernels: Sequence[Tensor], biases: Sequence[Tensor]) -> Stack:
     """Return `in_layers` or `fused_layers`, as is faster on a GPU for features of eight frames of
     256×256 pixels.
     """
@@ -380,7 +362,7 @@ def _fastest_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tens
         return ways[0]
 
 
-def stack_seconds(stack: Stack, features: torch.Tensor, calls: int = 20) -> float:
+def stack_seconds(stack: Stack, features: Tensor, calls: int = 20) -> float:
     """Return the seconds of a call of many."""
     watch = Stopwatch(features.device)
     stack(features)
@@ -419,7 +401,7 @@ def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -
     return Network(stack, taken, limit, weights.gives_noise)
 
 
-def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:
+def _test_picture() -> tuple[Tensor, Tensor]:
     """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, 64, 64) both,
     always the same.
     """
@@ -433,9 +415,7 @@ def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack([waves, edges]), torch.randn(2, size, size, generator=generator)
 
 
-def network_sigma(
-    level: torch.Tensor, relative: torch.Tensor | None, n_images: int
-) -> torch.Tensor:
+def network_sigma(level: Tensor, relative: Tensor | None, n_images: int) -> Tensor:
     """Return σ as a network takes it for N images: (), (N, 1, 1, 1), or by pixel (N, 1, ⌈H/2⌉,
     ⌈W/2⌉).
 
@@ -449,7 +429,7 @@ def network_sigma(
     return levels.reshape(n_images, 1, *levels.shape[-2:])
 
 
-def mosaic_sigma(level: torch.Tensor, relative: torch.Tensor | None) -> torch.Tensor:
+def mosaic_sigma(level: Tensor, relative: Tensor | None) -> Tensor:
     """Return σ as a network takes it for N mosaics: (), (N, 1, 1, 1), or by cell (N or 1, 1, h, w).
 
     ``level``, () or (N, 1, 1); ``relative``, (4, h, w). A network takes one level a cell: the mean
@@ -462,7 +442,7 @@ def mosaic_sigma(level: torch.Tensor, relative: torch.Tensor | None) -> torch.Te
     return (by_cell * level).clamp_max_(MAX_TRAINED)
 
 
-def _padded_to_even(x: torch.Tensor) -> torch.Tensor:
+def _padded_to_even(x: Tensor) -> Tensor:
     """Extend (N, 1, H, W) by a mirrored row or column where H or W is odd."""
     height, width = x.shape[-2:]
     if height % 2 == 0 and width % 2 == 0:

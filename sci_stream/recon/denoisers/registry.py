@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError
+from sci_stream.plugin_entries import plugin_names
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
@@ -21,9 +22,9 @@ from sci_stream.recon.denoisers.external import (
     DenoiserDefaults,
     DenoiserSpec,
     load_plugin,
-    plugin_names,
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.plugin_code import DENOISERS as DENOISERS_GROUP
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import MOSAIC, has_weights, shipped_weights
 from sci_stream.recon.denoisers.weights import is_unrolled, load_ffdnet, load_unrolled
@@ -89,7 +90,9 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
-            *(1 / 255, 1 / 255, 1 / 255),
+            1 / 255,
+            1 / 255,
+            1 / 255,
             iterations=1,
             min_iterations=1,
             along_time=False,
@@ -119,29 +122,22 @@ def frame_network(device: torch.device) -> str:
 
 # Denoisers of the laboratory, which is another package.
 _IN_LAB = frozenset({"wnnm", "vbm4d"})
-# Denoisers of earlier versions, and what replaced them.
-_REMOVED = {"video-lite": "unrolled"}
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
-    Raises `ConfigError` if the name is unknown or that of a removed one, or a plug-in cannot be
-    imported.
+    Raises `ConfigError` if the name is unknown, or a plug-in cannot be imported.
     """
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
-    if name in _REMOVED:
-        raise ConfigError(
-            f"The denoiser {name!r} was removed", hint=f"{_REMOVED[name]!r} replaces it."
-        )
     hint = None
     if name in _IN_LAB:
         hint = (
             "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
         )
-    names = sorted({*DENOISERS, *plugin_names()})
+    names = sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)})
     raise ConfigError(
         "Unknown denoiser",
         expected=f"one of {', '.join(names)}, module:Class or file.py:function",

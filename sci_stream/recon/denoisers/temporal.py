@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from sci_stream.ports import Denoiser, LocalDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
@@ -41,7 +42,7 @@ class FrameDenoiser:
         self._prior = prior
         self._mosaics = mosaics
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma, *relative: Tensor) -> Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
         frames = x if self._mosaics else x.flatten(0, -3)
         return self._prior(frames, sigma, *relative).view(x.shape)
@@ -53,7 +54,7 @@ class WholeVideoDenoiser:
     def __init__(self, prior: VideoDenoiser) -> None:
         self._prior = prior
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma, *relative: Tensor) -> Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
         return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma, *relative).view(
             x.shape
@@ -112,15 +113,12 @@ class TemporalDctDenoiser:
             for level in sorted(set(levels.tolist()))
         ]
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma, *relative: Tensor) -> Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
         videos = x.reshape(-1, *x.shape[-3:])
         images = _affine(*self._to_images, videos)
         if isinstance(self._prior, LocalDenoiser):
-            levels = (
-                sigma
-                * self._levels[sigma.device.type if isinstance(sigma, torch.Tensor) else "cpu"]
-            )
+            levels = sigma * self._levels[sigma.device.type if isinstance(sigma, Tensor) else "cpu"]
             batch, levels = self._batch(images, levels)
             clean = self._prior(batch, levels, *relative).view(images.shape)
         else:
@@ -132,16 +130,14 @@ class TemporalDctDenoiser:
         del images  # a whole video
         return _affine(*self._to_frames, clean).view(x.shape)
 
-    def _batch(
-        self, images: torch.Tensor, levels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch(self, images: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
         """Return images, (P, B, H, W), and their levels as the prior takes them."""
         if self._mosaics:
             return images, levels
         return images.flatten(0, 1), levels.repeat(len(images), 1, 1)
 
 
-def _affine(offset: torch.Tensor, matrix: torch.Tensor, videos: torch.Tensor) -> torch.Tensor:
+def _affine(offset: Tensor, matrix: Tensor, videos: Tensor) -> Tensor:
     """Return offset + matrix·frames along time of each video, (P, B, H, W), a new tensor; in one
     pass over it.
     """
@@ -149,12 +145,12 @@ def _affine(offset: torch.Tensor, matrix: torch.Tensor, videos: torch.Tensor) ->
     return mapped.view(videos.shape)
 
 
-def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
+def transformed(matrix: Tensor, frames: Tensor) -> Tensor:
     """Return the product with a matrix (L, L) along time of (…, L, H, W), a new tensor."""
     return torch.matmul(matrix, frames.flatten(-2)).view(frames.shape)
 
 
-def cosines(length: int) -> torch.Tensor:
+def cosines(length: int) -> Tensor:
     r"""Return the orthonormal cosine transform of L samples (DCT-II), (L, L) float64; row 0 is
     their mean times √L.
     """

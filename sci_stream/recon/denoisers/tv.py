@@ -8,6 +8,7 @@ steps ``q ← clip(q + τ∇u, −w, w)``.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
@@ -43,7 +44,7 @@ class TvDenoiser:
             raise ValueError(f"TV needs at least one inner step, got {steps}")
         self._steps = steps
 
-    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
+    def __call__(self, x: Tensor, sigma: Sigma) -> Tensor:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
         weight = WEIGHT_PER_SIGMA * on_device(sigma, x)
@@ -53,7 +54,7 @@ class TvDenoiser:
         return out
 
 
-def _denoise(x: torch.Tensor, weight: torch.Tensor, steps: int, *, out: torch.Tensor) -> None:
+def _denoise(x: Tensor, weight: Tensor, steps: int, *, out: Tensor) -> None:
     """Write the TV-denoised ``x`` to ``out``, (N, H, W) both; every step works in place."""
     u = out.copy_(x)
     # The dual has one entry per pair of neighbours: vertical ones between rows, horizontal ones

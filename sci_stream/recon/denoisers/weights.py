@@ -27,6 +27,7 @@ from typing import NamedTuple
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from sci_stream.errors import FileFormatError, InputError, WeightsError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
@@ -60,10 +61,10 @@ _EXPECTED = (
     "('…_dncnn.0.weight', …)"
 )
 
-Layers = dict[int, dict[str, torch.Tensor]]
+Layers = dict[int, dict[str, Tensor]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FfdnetWeights:
     """One grey FFDNet: 3×3 convolutions with ReLU between them, on four sub-pixel channels and the
     σ map.
@@ -81,8 +82,8 @@ class FfdnetWeights:
         The frames are Bayer mosaics, and not grey: the sub-pixels are their four planes.
     """
 
-    kernels: tuple[torch.Tensor, ...]
-    biases: tuple[torch.Tensor, ...]
+    kernels: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
     gives_noise: bool
     origin: str
     mosaic: bool = False
@@ -119,9 +120,9 @@ class Stage(NamedTuple):
     log(σ/error) and α, (2,).
     """
 
-    kernels: Sequence[torch.Tensor]
-    biases: Sequence[torch.Tensor]
-    step: torch.Tensor
+    kernels: Sequence[Tensor]
+    biases: Sequence[Tensor]
+    step: Tensor
 
 
 def load_ffdnet(path: Path) -> FfdnetWeights:
@@ -160,7 +161,7 @@ def save_ffdnet(
     """Write weights as own safetensors; the metadata keep ``about`` (training data, licence, …) and
     the shape.
     """
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         tensors[f"conv.{n}.weight"] = kernel.detach().cpu().to(kernel_dtype).contiguous()
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
@@ -230,7 +231,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     return _read_safetensors(path)[1]
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     require_regular(path, "a weights file", error=WeightsError)
     with (
         reading(path, "safetensors weights", error=WeightsError),
@@ -268,14 +269,14 @@ def read_pickled(
     return content
 
 
-def _tensors_in(content: object) -> Iterator[torch.Tensor]:
+def _tensors_in(content: object) -> Iterator[Tensor]:
     """Yield the tensors in nested containers, each container once: a pickle can hold one many
     times, or in itself.
     """
     seen, waiting = set[int](), [content]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
             seen.add(id(value))
@@ -287,7 +288,7 @@ def _require_plausible(declared_bytes: int, path: Path, error: type[InputError])
     require_ratio(declared_bytes, path.stat().st_size, path, error=error)
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     hint = "Only plain tensor checkpoints are read: a file that needs code to load is refused."
     content = read_pickled(path, "weights", error=WeightsError, hint=hint)
     # Training scripts commonly wrap the tensors.
@@ -300,14 +301,14 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
             expected=_EXPECTED,
             got=type(content).__name__,
         )
-    unknown = [key for key, value in content.items() if not isinstance(value, torch.Tensor)]
+    unknown = [key for key, value in content.items() if not isinstance(value, Tensor)]
     if unknown:
         raise _unknown_layout(path, [str(key) for key in unknown])
     return {str(key): value for key, value in content.items()}
 
 
 def _from_own(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], path: Path
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], path: Path
 ) -> FfdnetWeights:
     if metadata.get("layout") != LAYOUT:
         raise WeightsError(
@@ -330,14 +331,14 @@ def _from_own(
     return replace(weights, mosaic=metadata.get("frames") == _MOSAICS)
 
 
-def _from_kair(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:
+def _from_kair(tensors: Mapping[str, Tensor], path: Path) -> FfdnetWeights:
     layers = _by_layer(tensors, _KAIR_KEY, path)
     return _assembled(layers.values(), gives_noise=False, origin="kair", path=path)
 
 
-def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:
+def _from_ipol(tensors: Mapping[str, Tensor], path: Path) -> FfdnetWeights:
     layers = _by_layer(tensors, _IPOL_KEY, path)
-    convolutions: list[dict[str, torch.Tensor]] = []
+    convolutions: list[dict[str, Tensor]] = []
     for layer in layers.values():
         if layer["weight"].ndim == 4:
             convolutions.append(layer)
@@ -353,8 +354,8 @@ def _from_ipol(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights
 
 
 def _folded(
-    convolution: Mapping[str, torch.Tensor], norm: Mapping[str, torch.Tensor], path: Path
-) -> dict[str, torch.Tensor]:
+    convolution: Mapping[str, Tensor], norm: Mapping[str, Tensor], path: Path
+) -> dict[str, Tensor]:
     """Fold a batch normalisation into the convolution before it: w ← s·w, b ← β + s·(b − μ), s =
     γ/√(var + ε).
     """
@@ -376,7 +377,7 @@ def _folded(
         ) from error
 
 
-def _by_layer(tensors: Mapping[str, torch.Tensor], pattern: re.Pattern[str], path: Path) -> Layers:
+def _by_layer(tensors: Mapping[str, Tensor], pattern: re.Pattern[str], path: Path) -> Layers:
     """Group tensors by the layer number in their keys, in ascending order."""
     layers: Layers = {}
     unknown = []
@@ -392,7 +393,7 @@ def _by_layer(tensors: Mapping[str, torch.Tensor], pattern: re.Pattern[str], pat
 
 
 def _assembled(
-    layers: Iterable[Mapping[str, torch.Tensor]], *, gives_noise: bool, origin: str, path: Path
+    layers: Iterable[Mapping[str, Tensor]], *, gives_noise: bool, origin: str, path: Path
 ) -> FfdnetWeights:
     kernels, biases = [], []
     for layer in layers:
@@ -423,7 +424,7 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     return weights
 
 
-def _require_finite(tensors: Iterable[torch.Tensor], path: Path) -> None:
+def _require_finite(tensors: Iterable[Tensor], path: Path) -> None:
     if not all(bool(t.isfinite().all()) for t in tensors):
         raise WeightsError(
             f"Weights file {path} holds NaN or infinity",
@@ -437,8 +438,7 @@ def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
         expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting "
         "the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
-        hint="Colour networks take 13 channels: use the grey one. Those of 'video-lite', 25, are "
-        "no longer read.",
+        hint="Colour networks take 13 channels: use the grey one.",
     )
 
 

@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.recon.algorithms.gap import ERROR_PER_SIGMA
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
@@ -31,11 +32,11 @@ class InitialErrorMap(NamedTuple):
     ``moves``, (P, H, W), 0–1: where something moves.
     """
 
-    around: torch.Tensor
-    where_wrong: torch.Tensor
-    moves: torch.Tensor
+    around: Tensor
+    where_wrong: Tensor
+    moves: Tensor
 
-    def levels(self) -> torch.Tensor:
+    def levels(self) -> Tensor:
         """Return the noise level at each pixel as a multiple of σ, (P, H, W), a new tensor: e_p/ê.
 
         ê is the root of `where_wrong`, from which σ is chosen. Where nothing is measured, 1.
@@ -46,8 +47,8 @@ class InitialErrorMap(NamedTuple):
         return ratio.sqrt().clamp_min(_MIN_LEVEL)
 
     def with_noise(
-        self, noise: torch.Tensor, mismatch: torch.Tensor, r_inv: torch.Tensor
-    ) -> tuple[torch.Tensor, InitialErrorMap]:
+        self, noise: Tensor, mismatch: Tensor, r_inv: Tensor
+    ) -> tuple[Tensor, InitialErrorMap]:
         """Return the noise of y with the errors of the masks that motion reveals, and the map with
         its part in e_p².
 
@@ -69,9 +70,7 @@ class InitialErrorMap(NamedTuple):
         return noise, self._replace(around=self.around.add(added, alpha=1 / ERROR_PER_SIGMA))
 
 
-def start_error(
-    mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor
-) -> InitialErrorMap:
+def start_error(mispredicted: Tensor, contrast: Tensor, moves: Tensor) -> InitialErrorMap:
     """Estimate the error of the frames from their prediction errors.
 
     The mean of the frames is measured directly; their differences are in error. Such an error of

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.denoisers.temporal import cosines, transformed
@@ -74,15 +75,15 @@ class _Preconditioner(NamedTuple):
     w).
     """
 
-    inverse: torch.Tensor
-    scale: torch.Tensor
+    inverse: Tensor
+    scale: Tensor
     shape: tuple[int, int]
 
-    def __call__(self, residual: torch.Tensor) -> torch.Tensor:
+    def __call__(self, residual: Tensor) -> Tensor:
         """Return D^−½ P⁻¹ D^−½ r, (P, H, W), a new tensor."""
         height, width = residual.shape[-2:]
         spectrum = torch.fft.rfft2(residual * self.scale, s=self.shape).mul_(self.inverse)
-        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape, norm="forward")[
+        image: Tensor = torch.fft.irfft2(spectrum, s=self.shape, norm="forward")[
             ..., :height, :width
         ]
         return image * self.scale
@@ -116,7 +117,7 @@ class CodedField:
         (P, H, W), 1 where something is measured, else 0.
     """
 
-    def __init__(self, phi: torch.Tensor, measured: torch.Tensor) -> None:
+    def __init__(self, phi: Tensor, measured: Tensor) -> None:
         self.measured = measured
         # Transforming the masks once keeps the temporal transform out of the loop.
         self.frames = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
@@ -131,11 +132,11 @@ class Solution(NamedTuple):
     with the transform to frames.
     """
 
-    dual: torch.Tensor
-    frequencies: torch.Tensor
-    frames_from: torch.Tensor
+    dual: Tensor
+    frequencies: Tensor
+    frames_from: Tensor
 
-    def frames(self) -> torch.Tensor:
+    def frames(self) -> Tensor:
         """Return CΦᵀz, (P, B, H, W), overwriting the frequencies."""
         frames = self.frequencies
         rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
@@ -155,7 +156,7 @@ class GaussianPrior:
         with B = 1 `CodedField.still` for equal frames.
     """
 
-    def __init__(self, masks: torch.Tensor, field: CodedField, covariance: Covariance) -> None:
+    def __init__(self, masks: Tensor, field: CodedField, covariance: Covariance) -> None:
         self.masks = masks
         self.noise = field.noise
         n_frames, (height, width) = masks.shape[1], masks.shape[-2:]
@@ -172,19 +173,17 @@ class GaussianPrior:
         self._precondition = self._preconditioner()
 
     @functools.cached_property
-    def expected(self) -> torch.Tensor:
+    def expected(self) -> Tensor:
         """Diagonal of (ΦCΦᵀ + νI)⁻¹, estimated, (P, H, W)."""
         return self._inverse_diagonal()
 
-    def posterior_mean(self, residual: torch.Tensor, measured: torch.Tensor) -> torch.Tensor:
+    def posterior_mean(self, residual: Tensor, measured: Tensor) -> Tensor:
         """Return the posterior mean of the frames' errors given a residual, (P, B, H, W), a new
         tensor; see `solve`.
         """
         return self.solve(residual, measured, _STEPS_PER_ITERATION).frames()
 
-    def solve(
-        self, residual: torch.Tensor, measured: torch.Tensor, steps: int = _STEPS
-    ) -> Solution:
+    def solve(self, residual: Tensor, measured: Tensor, steps: int = _STEPS) -> Solution:
         """Solve (ΦCΦᵀ + νI) z = r for z by conjugate gradients from 0, each plane by itself.
 
         No value is copied to the host. A residual of zero stays zero.
@@ -222,7 +221,7 @@ class GaussianPrior:
         assert frequencies is not None
         return Solution(dual, frequencies, self._frames_from)
 
-    def _covered(self, dual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _covered(self, dual: Tensor) -> tuple[Tensor, Tensor]:
         """Return CΦᵀz by temporal frequencies, (P, B, H, W), and ΦCΦᵀz, (P, H, W).
 
         Borders are periodic: correlations reach a few pixels, and padding makes the transforms
@@ -239,7 +238,7 @@ class GaussianPrior:
             coded += forward(masks, part)
         return covered, coded
 
-    def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield, in chunks of temporal frequencies, the chunk, the masks, (P, b, H, W), and C, (b,
         h, w//2 + 1).
 
@@ -253,7 +252,7 @@ class GaussianPrior:
             spectrum = self._spectrum(chunk) if self._spectra is None else self._spectra[chunk]
             yield chunk, self.masks[:, chunk], spectrum
 
-    def _spectrum(self, chunk: slice) -> torch.Tensor:
+    def _spectrum(self, chunk: slice) -> Tensor:
         """Return C at a chunk of temporal frequencies, (b, h, w//2 + 1), divided by h·w.
 
         Inverse transforms of it need no factor of their own, which would be a pass over the video.
@@ -285,7 +284,7 @@ class GaussianPrior:
         inverse = (total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal()
         return _Preconditioner(inverse.div_(shape[0] * shape[1]), scale, shape)
 
-    def _inverse_diagonal(self) -> torch.Tensor:
+    def _inverse_diagonal(self) -> Tensor:
         """Estimate the diagonal with random signs v (Hutchinson):
         that of A is the mean of v ⊙ Av.
         """
@@ -302,12 +301,12 @@ class GaussianPrior:
         return box_mean(total / _PROBES, WINDOW_PX).clamp_min(1e-6)
 
 
-def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _product(one: Tensor, other: Tensor) -> Tensor:
     """Return the inner product of two images, plane by plane, (P, H, W) → (P, 1, 1)."""
     return (one * other).sum((-2, -1), keepdim=True)
 
 
-def _spectrum(covariance: Covariance, times: torch.Tensor, space: torch.Tensor) -> torch.Tensor:
+def _spectrum(covariance: Covariance, times: Tensor, space: Tensor) -> Tensor:
     """Return C at squared temporal frequencies, (b,), times squared spatial ones, (h, w), not
     scaled, (b, h, w).
     """
@@ -316,13 +315,13 @@ def _spectrum(covariance: Covariance, times: torch.Tensor, space: torch.Tensor) 
     )
 
 
-def _squared_times(n_frames: int) -> torch.Tensor:
+def _squared_times(n_frames: int) -> Tensor:
     """Return ω² of the cosine transform, (B,) float64."""
     return 2 - 2 * torch.cos(math.pi / n_frames * torch.arange(n_frames, dtype=torch.float64))
 
 
-@functools.lru_cache(maxsize=4)
-def _squared_frequencies(height: int, width: int, device: torch.device) -> torch.Tensor:
+@functools.cache
+def _squared_frequencies(height: int, width: int, device: torch.device) -> Tensor:
     """Return k² of the transform of real images, (H, W//2 + 1) float32."""
     down, right = (
         2 - 2 * torch.cos(2 * math.pi * frequencies)
@@ -334,7 +333,7 @@ def _squared_frequencies(height: int, width: int, device: torch.device) -> torch
     return (down.unsqueeze(1) + right).to(device, torch.float32)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def _variance(covariance: Covariance, n_frames: int, height: int, width: int) -> float:
     """Return the mean of the unscaled spectrum over all frequencies: a pixel's variance."""
     space = _squared_frequencies(height, width, torch.device("cpu")).double()
@@ -350,7 +349,7 @@ def _variance(covariance: Covariance, n_frames: int, height: int, width: int) ->
     return sum(sums) / (n_frames * height * width)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache
 def _fast_length(least: int) -> int:
     """Return the next even length without prime factors above 5: transforms of other lengths can be
     many times slower.

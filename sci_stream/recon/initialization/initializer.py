@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
@@ -43,12 +44,12 @@ class InitialState(NamedTuple):
     snapshot or errors are not estimated.
     """
 
-    v: torch.Tensor
+    v: Tensor
     error: InitialErrorMap | None
-    first: torch.Tensor
-    reason: torch.Tensor
-    still: torch.Tensor
-    known: torch.Tensor | None = None
+    first: Tensor
+    reason: Tensor
+    still: Tensor
+    known: Tensor | None = None
 
 
 class Past(NamedTuple):
@@ -56,8 +57,8 @@ class Past(NamedTuple):
     bool.
     """
 
-    video: torch.Tensor
-    finite: torch.Tensor
+    video: Tensor
+    finite: Tensor
 
 
 class Initializer:
@@ -89,7 +90,7 @@ class Initializer:
         self._past: Past | None = None
         self._reason = "first"
 
-    def keep(self, snapshot: Snapshot, video: torch.Tensor, finite: torch.Tensor) -> None:
+    def keep(self, snapshot: Snapshot, video: Tensor, finite: Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is
         kept already.
 
@@ -165,9 +166,7 @@ class Initializer:
         return InitialState(v, error, first, reason, image, known)
 
 
-def _first_sigma(
-    settings: SolverSettings, error: InitialErrorMap, per_error: float
-) -> torch.Tensor:
+def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> Tensor:
     """Return the first σ after a start of this error, ()."""
     first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
@@ -176,7 +175,7 @@ def _first_sigma(
     )
 
 
-def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) -> Sequence[Sigma]:
+def levels_from(settings: SolverSettings, first: Tensor, iterations: int) -> Sequence[Sigma]:
     """Return σ of each iteration of a solve from the first on: the last is lower, or all are the
     first.
     """
@@ -186,7 +185,7 @@ def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) 
     return sigma_levels(first, first.clamp_max(last), iterations)
 
 
-def coded(measurement: Measurement, start: InitialState, v: torch.Tensor) -> Coded:
+def coded(measurement: Measurement, start: InitialState, v: Tensor) -> Coded:
     """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the
     stages take them.
     """

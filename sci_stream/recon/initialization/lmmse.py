@@ -30,6 +30,7 @@ import functools
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
@@ -55,8 +56,8 @@ class InitialGuess(NamedTuple):
     y, (P, H, W).
     """
 
-    video: torch.Tensor
-    error: torch.Tensor
+    video: Tensor
+    error: Tensor
 
 
 class LmmseEstimator:
@@ -74,14 +75,12 @@ class LmmseEstimator:
         show coarser changes.
     """
 
-    def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor, fineness: float = 1.0) -> None:
+    def __init__(self, phi: Tensor, r_inv: Tensor, fineness: float = 1.0) -> None:
         self._phi = phi
         self._fineness = fineness
         self._r_inv = r_inv
 
-    def leave_one_out(
-        self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None
-    ) -> LeaveOneOutError:
+    def leave_one_out(self, y: Tensor, r_inv: Tensor, noise: Tensor | None) -> LeaveOneOutError:
         """Return the leave-one-out errors of a measurement.
 
         Parameters
@@ -118,10 +117,10 @@ class LeaveOneOutError:
 
     def __init__(
         self,
-        y: torch.Tensor,
-        phi: torch.Tensor,
-        r_inv: torch.Tensor,
-        noise: torch.Tensor | None,
+        y: Tensor,
+        phi: Tensor,
+        r_inv: Tensor,
+        noise: Tensor | None,
         models: tuple[GaussianPrior, GaussianPrior],
     ) -> None:
         self._measured = (r_inv > 0).to(y.dtype)
@@ -140,7 +139,7 @@ class LeaveOneOutError:
         still = self._still.solve(self._y - self._transmission * self._mean, self._measured)
         self._still_error = self._squared_error(self._still, still.dual)
 
-    def cold(self, still: torch.Tensor, *, linear: bool = True) -> InitialGuess:
+    def cold(self, still: Tensor, *, linear: bool = True) -> InitialGuess:
         """Return the cold start.
 
         Parameters
@@ -160,7 +159,7 @@ class LeaveOneOutError:
             return equal
         return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), equal)
 
-    def refined(self, video: torch.Tensor) -> InitialGuess:
+    def refined(self, video: Tensor) -> InitialGuess:
         """Return the LMMSE estimate around a guess, (P, B, H, W)."""
         _ = (
             self._moving.expected
@@ -179,7 +178,7 @@ class LeaveOneOutError:
             other.video.lerp(one.video, weight.unsqueeze(1)), other.error.lerp(one.error, weight)
         )
 
-    def without_texture(self, guess: InitialGuess, moves: torch.Tensor) -> InitialGuess:
+    def without_texture(self, guess: InitialGuess, moves: Tensor) -> InitialGuess:
         """Return a guess whose prediction errors count only where something moves.
 
         Fine texture cannot be predicted from its surroundings, so it causes prediction errors even
@@ -196,35 +195,35 @@ class LeaveOneOutError:
             noise = self._noise * self._contrast / self._transmission.square().clamp_min(_TINY)
         return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
-    def moving(self, guess: InitialGuess) -> torch.Tensor:
+    def moving(self, guess: InitialGuess) -> Tensor:
         """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess
         against equal frames.
         """
         return (2 * _weight(guess.error, self._still_error) - 1).clamp_(0.0, 1.0)
 
-    def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
+    def start_error(self, guess: InitialGuess, moves: Tensor) -> InitialErrorMap:
         """Return the estimated error of a guess.
 
         ``moves``, (P, H, W), 0–1: where something moves.
         """
         return start_error(guess.error * self._measured, self._contrast, moves)
 
-    def misfit(self, video: torch.Tensor) -> torch.Tensor:
+    def misfit(self, video: Tensor) -> Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""
         return (
             self._residual(video).square().sum() / self._y.square().sum().clamp_min(_TINY)
         ).sqrt()
 
-    def _residual(self, video: torch.Tensor) -> torch.Tensor:
+    def _residual(self, video: Tensor) -> Tensor:
         return (self._y - forward(self._phi, video)).mul_(self._measured)
 
     @staticmethod
-    def _squared_error(model: GaussianPrior, dual: torch.Tensor) -> torch.Tensor:
+    def _squared_error(model: GaussianPrior, dual: Tensor) -> Tensor:
         """Return the local mean of the squared leave-one-out errors, (P, H, W)."""
         return box_mean((dual / model.expected).square_(), WINDOW_PX)
 
 
-def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _weight(error: Tensor, other: Tensor) -> Tensor:
     """Return the weight of a guess against another one by their squared prediction errors.
 
     The planes of a mosaic move together: the errors of all of them decide for each. The covariance
@@ -236,7 +235,7 @@ def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
 
 
-def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:
+def _local_mean(y: Tensor, transmission: Tensor) -> Tensor:
     """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the
     whole plane.
     """

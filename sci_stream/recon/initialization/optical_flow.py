@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+from torch import Tensor
 
 # Shorter side of the coarsest level of the pyramid: below, a window would be the whole image.
 _COARSEST_PX = 12
@@ -36,7 +37,7 @@ Windows of 2, 3, 6 and 6 pixels for brightness, choice, error and its expectatio
 _BLOCK = {"cpu": 64, "cuda": 512}
 
 
-def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
+def box_mean(images: Tensor, radius: int) -> Tensor:
     """Average twice over the (2·radius + 1)² pixels around each one, those inside the image, (N, H,
     W) → (N, H, W).
 
@@ -46,7 +47,7 @@ def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
     return _averaged(_averaged(images, radius, -2), radius, -1)
 
 
-def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
+def _averaged(images: Tensor, radius: int, along: int) -> Tensor:
     """Average along rows (−2) or along columns (−1) alone, (N, H, W) → (N, H, W)."""
     size, block = images.shape[along], _BLOCK.get(images.device.type, 64)
     band = _band(size, radius, images.dtype, images.device)
@@ -65,10 +66,10 @@ def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
 
 # By size, radius, dtype and device. torch's compiler reads tensors of a dictionary as inputs; the
 # results of a cached function it either computes again or, as constants, refuses to compile.
-_BANDS: dict[tuple[int, int, torch.dtype, torch.device], torch.Tensor] = {}
+_BANDS: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
 
 
-def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the (size, size) matrix that averages a line twice over 2·radius + 1 pixels."""
     key = (size, radius, dtype, device)
     if key not in _BANDS:
@@ -79,7 +80,7 @@ def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> t
     return _BANDS[key]
 
 
-def gradient(images: torch.Tensor) -> torch.Tensor:
+def gradient(images: Tensor) -> Tensor:
     """Return the central differences along rows and along columns of (…, H, W), borders repeated,
     (2, …, H, W).
     """
@@ -95,20 +96,18 @@ class Trajectory(NamedTuple):
     frame, (h, w, 2).
     """
 
-    pixels: torch.Tensor
-    per_frame: torch.Tensor
+    pixels: Tensor
+    per_frame: Tensor
 
     @classmethod
-    def of(cls, flow: torch.Tensor, image: torch.Size, stride: int = 1) -> Trajectory:
+    def of(cls, flow: Tensor, image: torch.Size, stride: int = 1) -> Trajectory:
         """Return the trajectory along a velocity, (2, h, w), at every ``stride``-th pixel of images
         of this size.
         """
         pixels, per_pixel = _pixels(image, flow.shape[-2:], stride, flow.device)
         return cls(pixels, torch.stack((flow[1], flow[0]), -1) * per_pixel)
 
-    def carry(
-        self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False
-    ) -> torch.Tensor:
+    def carry(self, images: Tensor, times: Tensor, *, cubic: bool = False) -> Tensor:
         """Return images warped along it, image(p − t·flow(p)), at the pixels p: (T, C, h, w), a new
         tensor.
 
@@ -135,10 +134,10 @@ class Trajectory(NamedTuple):
         )
 
 
-@functools.lru_cache(maxsize=16)
+@functools.cache
 def _pixels(
     image: torch.Size, field: torch.Size, stride: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return column and row of every ``stride``-th pixel, (h, w, 2), and the distance of two
     neighbours, (2,).
 
@@ -151,14 +150,14 @@ def _pixels(
     ) * per_pixel - 1, per_pixel
 
 
-def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def enlarged(field: Tensor, height: int, width: int) -> Tensor:
     """Interpolate a field to another size without changing its values, (C, h, w) → (C, H, W)."""
     return F.interpolate(
         field.unsqueeze(0), size=(height, width), mode="bilinear", align_corners=False
     ).squeeze(0)
 
 
-def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
+def solve_2x2(products: Tensor, damping: float, radius: int) -> Tensor:
     """Solve the damped normal equations of a window around each pixel for its step of motion.
 
     Parameters
@@ -178,16 +177,16 @@ def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tens
     means = box_mean(products.flatten(0, -3), radius).view(products.shape)
     means.flatten(0, 1)[::4].add_(damping)  # a·a and b·b
     # (step, 1) is orthogonal to both rows of the equations.
-    across: torch.Tensor = torch.linalg.cross(means[0], means[1], dim=0)
+    across: Tensor = torch.linalg.cross(means[0], means[1], dim=0)
     return across[:2].div_(across[2])
 
 
-def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
+def limited(step: Tensor, longest: float) -> Tensor:
     """Shorten steps (2, H, W) longer than ``longest`` to it, then smooth them a little."""
     return box_mean(step / (torch.hypot(step[0], step[1]) / longest).clamp_min_(1.0), 1)
 
 
-def _step_against(slope: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+def _step_against(slope: Tensor, mean: Tensor) -> Tensor:
     """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step =
     0, (2, H, W).
     """
@@ -195,7 +194,7 @@ def _step_against(slope: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     return solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, GRADIENT_NOISE, WINDOW_PX)
 
 
-def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
+def velocity(video: Tensor, *, finest: int, rounds: int) -> Tensor:
     r"""Estimate the velocity with which all frames of a video are one image in uniform motion.
 
     From coarse to fine: frames are warped by the current velocity to the time of the last one.
@@ -245,8 +244,8 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     return _rescaled(flow, height, width)
 
 
-@functools.lru_cache(maxsize=16)
-def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+@functools.cache
+def _over_time(n_frames: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the ages of frames, (n,), the last one's 0, and the weights of the slope over time and
     the mean, (2, n).
 
@@ -259,7 +258,7 @@ def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch
     )
 
 
-def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:
+def _pyramid(video: Tensor) -> list[Tensor]:
     """Return the frames, (B, H, W), and halves of them down to about `_COARSEST_PX`."""
     levels = [video]
     while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
@@ -267,7 +266,7 @@ def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:
     return levels
 
 
-def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _rescaled(flow: Tensor, height: int, width: int) -> Tensor:
     """Rescale a flow to another resolution: its size, and its pixels per frame."""
     if flow.shape[-2:] == (height, width):
         return flow

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from sci_stream.optics.forward import forward
 from sci_stream.recon.initialization.lmmse import InitialGuess, LeaveOneOutError
@@ -68,10 +69,10 @@ class Prediction(NamedTuple):
     """
 
     start: InitialGuess
-    figures: torch.Tensor
+    figures: Tensor
 
 
-def verdict(figures: torch.Tensor) -> torch.Tensor:
+def verdict(figures: Tensor) -> Tensor:
     """Return whether a prediction with these figures is used, (): the place in `VERDICTS`; no
     number is read back.
 
@@ -84,7 +85,7 @@ def verdict(figures: torch.Tensor) -> torch.Tensor:
 
 
 def predict(
-    past: torch.Tensor, cold: InitialGuess, measurement: Measurement, errors: LeaveOneOutError
+    past: Tensor, cold: InitialGuess, measurement: Measurement, errors: LeaveOneOutError
 ) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
 
@@ -121,7 +122,7 @@ def predict(
     return _blend(extrapolate(last, flow, past.shape[1]), cold, errors, moved)
 
 
-def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
+def extrapolate(last: Tensor, flow: Tensor, n_frames: int) -> Tensor:
     """Extrapolate a frame, x_b(p) = last(p − (b + 1)·flow(p)), (P, h, w) → (P, B, h, w), b = 0 … B
     − 1.
     """
@@ -131,13 +132,13 @@ def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.
 
 
 def refine(
-    flow: torch.Tensor,
-    image: torch.Tensor,
+    flow: Tensor,
+    image: Tensor,
     measurement: Measurement,
     *,
     stride: int,
     radius: int,
-) -> torch.Tensor:
+) -> Tensor:
     r"""Correct a velocity by the coded measurement.
 
     A step of the velocity changes frame b by −(b + 1)∇x_b·step, and the measurement by J·step with
@@ -181,8 +182,8 @@ def refine(
 
 
 def _warped(
-    images: torch.Tensor, flow: torch.Tensor, n_frames: int, *, stride: int, cubic: bool = False
-) -> Iterator[tuple[slice, torch.Tensor]]:
+    images: Tensor, flow: Tensor, n_frames: int, *, stride: int, cubic: bool = False
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield images (C, h, w) extrapolated to the next frames, as (slice of frames, (C, frames, h',
     w')).
     """
@@ -197,8 +198,8 @@ def _warped(
         yield slice(first, end), moved.transpose(0, 1)
 
 
-@functools.lru_cache(maxsize=16)
-def _ages(n_frames: int, device: torch.device) -> torch.Tensor:
+@functools.cache
+def _ages(n_frames: int, device: torch.device) -> Tensor:
     """Return b + 1 for the derivatives by both velocities, and 1 for the frames themselves, (3, 1,
     B, 1, 1).
     """
@@ -207,7 +208,7 @@ def _ages(n_frames: int, device: torch.device) -> torch.Tensor:
 
 
 def _blend(
-    predicted: torch.Tensor, cold: InitialGuess, errors: LeaveOneOutError, moved: torch.Tensor
+    predicted: Tensor, cold: InitialGuess, errors: LeaveOneOutError, moved: Tensor
 ) -> Prediction:
     """Blend the prediction with the cold start at each pixel, and assess the result.
 

@@ -30,7 +30,7 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplayJob:
     """One recording to replay; ``plan.out`` is set."""
 
@@ -43,7 +43,7 @@ class ReplayJob:
         return self.plan.out or default_output(self.source)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobResult:
     """Result of a job: ``snapshots`` are in ``out`` after ``seconds``; ``error`` and ``cause``
     explain a failure.

@@ -20,7 +20,7 @@ from sci_stream.calibration.evidence import stuck_in
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, InputError, StorageError
-from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
+from sci_stream.model import JsonObject, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import pick_device
@@ -47,7 +47,7 @@ _NODE = "replay"
 Progress = Callable[[int, int, SolveReport], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplayPlan:
     """Options of a replay.
 
@@ -66,7 +66,7 @@ class ReplayPlan:
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replayed:
     """Result: ``done`` of ``total`` snapshots are in ``path``, ``before`` of them from an earlier
     run.
@@ -175,8 +175,7 @@ def replay(
         out = plan.out or default_output(source)
         parent = _parent(series, calibration, solver)
         done = _done_before(out, parent, plan)
-        # Not an error: a recording from before solver ids, or one whose notes were cut, is still
-        # replayed.
+        # Not an error: a recording whose notes were cut is still replayed.
         if solver.unknown:
             log.warning(
                 "%s: solver settings of %d snapshots are unknown; using those of the previous "
@@ -232,9 +231,7 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(
-    series: RecordedSeries, calibration: Calibration, solver: ReplaySolver
-) -> dict[str, Json]:
+def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver) -> JsonObject:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -249,7 +246,7 @@ def _parent(
     }
 
 
-def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[int]:
+def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
     """Return the snapshots of an interrupted replay,
     after checking that it has the same options.
     """
@@ -273,7 +270,7 @@ def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[in
         return set(earlier.video.seqs.tolist())
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Run:
     """Solve snapshots in order and write them; ``done`` of them so far."""
 
@@ -288,7 +285,7 @@ class _Run:
         self,
         out: Path,
         seqs: list[int],
-        parent: dict[str, Json],
+        parent: JsonObject,
         before: int,
         *,
         progress: Callable[[int, SolveReport], None],
@@ -398,25 +395,18 @@ class _Run:
             video, report, _ = solver.solve(snapshot, iterations)
         else:
             video, report, _ = solver.solve_as_decided(snapshot, decision, iterations)
-        return Reconstruction(
-            id=snapshot.id,
+        return Reconstruction.of(
+            snapshot,
             video=video,
-            calibration_hash=self.calibration.hash,
             report=dataclasses.replace(report, solver=setup.id),
             times=StageTimes(
                 acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()
             ),
             node=_NODE,
             device=str(self.device),
-            bayer=self.series.info.bayer,
-            counts=snapshot.counts,
             picture=self.series.frame_of("picture", seq)
             if self.series.has("picture", seq)
             else None,
-            camera_time_ns=snapshot.camera_time_ns,
-            camera_frame_id=snapshot.camera_frame_id,
-            dropped_before=snapshot.dropped_before,
-            chunks=snapshot.chunks,
         )
 
     def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:

@@ -16,7 +16,7 @@ import torch
 from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.model import Array
+from sci_stream.model import Array, Flags
 from sci_stream.nodes.reconstruct.solver_settings import (
     describe_solver,
     make_prior,
@@ -35,7 +35,7 @@ from sci_stream.recording.series import RecordedSeries
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SolverChanges:
     """Changes to the recorded settings; None keeps the recorded value."""
 
@@ -51,7 +51,7 @@ class SolverChanges:
         return self.denoiser is not None or self.weights is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SolverSetup:
     """A prior on its device with its settings; ``described`` holds them as plain values, ``id``
     names them.
@@ -67,14 +67,14 @@ class _Decisions(NamedTuple):
     """Decisions by row: the correction of the masks as text, and where the video is withheld."""
 
     corrections: Array
-    withheld: npt.NDArray[np.bool_]
+    withheld: Flags
 
     def of(self, row: int) -> Decision:
         correction = MaskCorrection.from_text(self.corrections[row].decode())
         return Decision(correction, bool(self.withheld[row]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ReplaySolver:
     """How each snapshot of a recording is solved.
 
@@ -116,9 +116,8 @@ def replay_solver(
     Raises `ConfigError` or `WeightsError` if the denoiser is unknown, or its checkpoint is missing
     or has changed.
     """
-    section = parse_rig(
-        series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True
-    ).reconstruct
+    name = f"The rig in {series.path}"
+    section = parse_rig(series.info.rig_toml, overrides={}, name=name).reconstruct
     cells = series.rows["solver"]
     changes = _trusted(series, section, changes)
     recorded = {} if changes.another_prior else _recorded(series)
@@ -126,7 +125,7 @@ def replay_solver(
     if changes.another_prior:
         # Settings tuned for the recorded prior do not suit this one.
         section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
-    # Older recordings name no settings in their rows: all nodes used the same rig.
+    # A recording of raw counts alone names no settings in its rows: all nodes used the same rig.
     used = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
         [_setup(section, one, changes, device, calibration) for one in used or (None,)],
@@ -178,7 +177,7 @@ def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
     return np.maximum(indices[_last(indices >= 0)], 0)
 
 
-def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+def _last(known: Flags) -> npt.NDArray[np.intp]:
     """Forward-fill known rows; rows before the first known one get the first."""
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
@@ -240,17 +239,6 @@ def as_settings(described: Settings) -> SolverSettings:
     Raises `ConfigError` if this version does not know them.
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
-    # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α
-    # = 0.
-    if described.get("accelerate") is False:
-        known["relaxation"] = 0.0
-    if described.get("solver", "gap") != "gap":
-        raise ConfigError(
-            "The recording was solved by an algorithm of an earlier version",
-            expected="gap",
-            got=described["solver"],
-            hint="Choose another --denoiser to solve it by GAP.",
-        )
     try:
         return SolverSettings(**known)  # type: ignore[arg-type] # checked on construction
     except (TypeError, ValueError) as error:

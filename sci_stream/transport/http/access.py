@@ -52,7 +52,7 @@ class _Refusal(NamedTuple):
     asks_for_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrowserLogin:
     """How a browser gives its token: once in the address of the page, which then sets a cookie.
 
@@ -93,8 +93,8 @@ class AccessMiddleware:
         self._token = token.encode() if token else None
         self.refused = refused
         self._browser = browser
-        self._visits: KeyedRateLimiter[str] = KeyedRateLimiter(per_s, burst)
-        self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
+        self._visits = KeyedRateLimiter[str](per_s, burst)
+        self._guesses = KeyedRateLimiter[str](_GUESSES_PER_S, _GUESSES_BURST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept or refuse a request (the ASGI interface)."""

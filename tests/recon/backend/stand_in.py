@@ -9,6 +9,7 @@ torch finds that itself (`torch.cuda.set_sync_debug_mode`).
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -171,3 +172,38 @@ class Device(TorchDispatchMode):
         elif not func.is_view and "empty" not in str(func):
             self.launches += 1
         return func(*args, **(kwargs or {}))
+
+
+class OutsideTensors(TorchDispatchMode):
+    """Notes the tensors from outside that some work reads, without keeping them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[weakref.ref[torch.Tensor]] = []
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            if (address := _address(tensor)) not in self._known:
+                self._known.add(address)
+                self.tensors.append(weakref.ref(tensor))
+        out = func(*args, **(kwargs or {}))
+        # What later lies at the address of something that is gone was made here too, since tensors
+        # from outside were there before.
+        self._known.update(map(_address, _tensors(out)))
+        return out
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address

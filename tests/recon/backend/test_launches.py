@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.async_solve import AsyncSolve
+from sci_stream.recon.backend.cuda_graph import Replay
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.denoisers.tv import TvDenoiser
@@ -24,7 +26,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import Past
 from sci_stream.recon.settings import default_settings
 from sci_stream.reports import Start
-from tests.recon.backend.stand_in import Device
+from tests.recon.backend.stand_in import Device, OutsideTensors
 
 CPU = torch.device("cpu")
 SHAPE = (4, 32, 40)
@@ -154,6 +156,33 @@ def test_solve_with_trained_stages_is_one_launch(
     for snapshot, iterations in zip(snapshots(calibration, expose, 3), (15, 8, 12), strict=True):
         video, _ = begun_as_one_launch(engine, device, snapshot, iterations).finish()
         np.testing.assert_allclose(video, plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tv", "unrolled"])
+def test_tensors_from_outside_outlive_a_recording(
+    name: str, make_calibration: MakeCalibration, expose: Expose
+) -> None:
+    """A graph has addresses and no references; solves of many other sizes come in between."""
+    outside, device = OutsideTensors(), Device()
+
+    def record(work: Replay) -> Replay:
+        with outside:
+            work()
+        return device.record(work)
+
+    settings = dataclasses.replace(default_settings(CPU, name), iterations=4, warm_start=True)
+    prior = named_prior(name, CPU, None, Precision.FLOAT32)
+    engine = Engine(make_calibration(*SHAPE), prior, CPU, settings, recorder=record)
+    engine.warm_up()
+    for frames in range(2, 20):
+        calibration = make_calibration(frames, 24, 16 + 2 * frames)
+        other = make_engine(calibration, None)
+        for seq in range(2):
+            video = np.full((frames, 24, 16 + 2 * frames), 0.1 * (seq + 1), np.float32)
+            other.reconstruct(expose(calibration, video, seq=seq))
+    gc.collect()
+    assert len(outside.tensors) > 10
+    assert all(tensor() is not None for tensor in outside.tensors)
 
 
 def test_changed_iterations_replace_recording_of_whole_solve(

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.cli.common import DENOISERS as DENOISERS_IN_WORDS
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
@@ -58,17 +60,19 @@ class TestShippedNetworks:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"ffdnet, ffdnet-lite, identity, tv.*'median'"):
+    with pytest.raises(ConfigError, match=rf"{', '.join(sorted(DENOISERS))}.*'median'"):
         make_denoiser("median", CPU)
+
+
+@pytest.mark.parametrize("name", sorted(DENOISERS.keys() - {"identity"}))
+def test_texts_for_users_name_every_denoiser(name: str) -> None:
+    glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
+    described = ReconstructSection.model_fields["denoiser"].description or ""
+    assert name in DENOISERS_IN_WORDS, "sci_stream.cli.common.DENOISERS"
+    assert name in described, "[reconstruct] denoiser"
+    assert f"`{name}`" in glossary
 
 
 def test_superfluous_weights_are_refused(small_weights: Path) -> None:
     with pytest.raises(ConfigError, match="'tv' takes no weights"):
         make_denoiser("tv", CPU, small_weights)
-
-
-def test_removed_denoiser_and_its_weights_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
-        make_denoiser("video-lite", CPU)
-    with pytest.raises(WeightsError, match="'video-lite', 25, are no longer read"):
-        make_denoiser("ffdnet", CPU, _small(25, tmp_path / "video.safetensors"))
