@@ -84,6 +84,7 @@ class NotedModulator:
         """
         self._opened()
         self.stop()
+        self._timing = None  # the times of a cycle have to be armed again
         count = 0 if self._patterns is None else len(self._patterns)
         if isinstance(pattern, int) and not 0 <= pattern < count:
             raise ValueError(f"there are {count} patterns, got {pattern}")

@@ -159,7 +159,9 @@ def inspect(
 def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | None:
     """Return whether counts, (H, W), are on another scale than the calibration's."""
     valid = np.isfinite(y)
-    if not valid.any() or not calibration.phi.any():
+    if calibration.saturation_dn is not None:
+        valid &= counts < calibration.saturation_dn
+    if not (calibration.phi * valid).any():
         return None
     level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], calibration.phi * valid)
     bits = calibration.bit_depth

@@ -6,6 +6,7 @@ and `run` report it alike.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -242,14 +243,16 @@ def check(command_here: CommandHere) -> Check:
 
 
 def assert_said_well(output: str, words: tuple[str, ...]) -> None:
-    """Assert that the output reports the error once, on one line,
-    with every word and no traceback.
+    """Assert that the output reports the error once, with every word and no traceback.
+
+    A report is a line, with the indented lines below it.
     """
     assert "Traceback" not in output, output
+    reports = re.sub(r"\n {8,}", " ", output).splitlines()
     telling = [
-        line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)
+        report for report in reports if all(word.lower() in report.lower() for word in words)
     ]
-    assert telling, f"no line says {words}:\n{output}"
+    assert telling, f"no report says {words}:\n{output}"
     assert len(telling) == 1, f"reported more than once:\n{output}"
 
 

@@ -216,8 +216,10 @@ def make_summary(path: Path) -> None:
         "dropped": {},
         "closed": True,
         "in_flight": 0,
+        "camera_missed": 0,
     }
     rest = {
+        "frame_faults": {},
         "psnr_db": None,
         "iterations": {"mean": 3.0},
         "latency_ms": {},

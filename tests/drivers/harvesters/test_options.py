@@ -82,10 +82,6 @@ def test_single_producer_needs_no_list() -> None:
         ({"buffers": 3}, "buffers is wrong; expected ≥ 4; got 3"),
         ({"ptp": "maybe"}, "ptp is wrong; expected 'off' or 'on'"),
         ({"trigger": {}}, "trigger.source is missing"),
-        (
-            {"trigger": {"source": "Software", "software_rate_hz": 10}},
-            "trigger.software_rate_hz was removed. The camera's own rate",
-        ),
     ],
 )
 def test_invalid_options_are_named_with_their_place(table: dict[str, Any], words: str) -> None:
