@@ -57,7 +57,7 @@ def save(path: Path, **arrays: np.ndarray) -> Path:
         ("all.mat", ("meas", "mask", "orig")),
         ("all.npz", ("y", "masks", "truth")),
         ("all.npz", ("measurement", "phi", "gt")),
-        ("all.h5", ("meas", "mask", "x")),
+        ("all.h5", ("meas", "mask", "orig")),
     ],
 )
 def test_one_file_may_hold_everything(
