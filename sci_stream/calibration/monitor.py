@@ -38,9 +38,9 @@ from sci_stream.reports import CalibrationHealth
 _LEAST_GAIN = 0.02
 # Share of the least gain that suffices to go on correcting: hysteresis.
 _STOP_CORRECTING = 0.5
-# Least mean gain of errors of single masks in the half that they are not fitted to. Right masks lost
-# 0.009 and more where scenes of 24 frames looked like gains of 10 % (five clips, 128 px). Gains that
-# rise linearly gain nothing in one snapshot, in which the scene may fade.
+# Least mean gain of errors of single masks in the half that they are not fitted to. Right masks
+# lost 0.009 and more where scenes of 24 frames looked like gains of 10 % (five clips, 128 px).
+# Gains that rise linearly gain nothing in one snapshot, in which the scene may fade.
 _LEAST_GAIN_OF_MASKS = -0.002
 # Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
 # blocks of a scene, and 1.06 ± 0.03 in 25.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sci_stream.errors import StorageError
 from sci_stream.nodes.sink.recorder import Recorder
 from sci_stream.transport import results_server
 from tests import plain_http
@@ -42,7 +43,7 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
         )
         sink.resume()
         rig.process.terminate()
-        ledger = assert_accounted_for(rig.finish())
+        ledger = assert_accounted_for(rig.finish(status=StorageError.exit_status))
         assert set(ledger["dropped"]) == {"ring_full"}
         with rig.recordings() as recordings:
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)

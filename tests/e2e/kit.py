@@ -301,10 +301,10 @@ class RunningRig(RigFiles):
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout_s:g} s\n{self.output}") from None
 
-    def finish(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """Wait for the end, which must succeed, and return the summary."""
-        status = self.wait(timeout_s)
-        assert status == 0, f"exit status {status}\n{self.output}"
+    def finish(self, timeout_s: float = PATIENCE_S, *, status: int = 0) -> dict[str, Any]:
+        """Wait for the end, with this exit status, and return the summary."""
+        ended = self.wait(timeout_s)
+        assert ended == status, f"exit status {ended}\n{self.output}"
         assert "Traceback" not in self.output, self.output
         return self.summary()
 

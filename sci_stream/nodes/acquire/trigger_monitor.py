@@ -15,8 +15,9 @@ _PERIODS_NEEDED, _ANNOUNCED_NEEDED = 8, 3
 _SHORT = 0.6
 # Missed triggers leave whole periods, within this share of one or four times the usual jitter.
 _WHOLE, _JITTERS = 0.02, 4.0
-# Frames with more jitter than this share of a period are not periodic.
-_REGULAR = 0.1
+# Frames with more jitter than this share of a period are not periodic. A camera that announces no
+# period may run as fast as it can: its frames are a rhythm only where a clock triggers them.
+_REGULAR, _CLOCKED = 0.1, 0.02
 # Announced and observed period differ by less than this share where they agree.
 _AGREES = 0.05
 
@@ -100,4 +101,5 @@ class TriggerMonitor:
     def _is_regular(self) -> bool:
         """Return whether the frames are periodic; manually triggered ones are not."""
         needed = _ANNOUNCED_NEEDED if self._announced_ns else _PERIODS_NEEDED
-        return len(self._periods_ns) >= needed and self._spread() < _REGULAR
+        limit = _REGULAR if self._announced_ns else _CLOCKED
+        return len(self._periods_ns) >= needed and self._spread() < limit

@@ -57,6 +57,7 @@ def test_restarted_sink_keeps_the_account_of_a_closed_series(
         "series": "run-1",
         "ended": "finished",
         "ledger": {"closed": closed},
+        "frame_faults": {},
         "recording": {},
     }
     write_summary(tmp_path / "summary.json", {**account, "earlier": []})
