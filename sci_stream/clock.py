@@ -48,7 +48,7 @@ def continue_clock(mark: bytes) -> int:
 
 def _boot() -> str:
     try:
-        return _BOOT.read_text().strip()
+        return _BOOT.read_text("utf-8").strip()
     except OSError:
         return ""  # another system: its monotonic time cannot be compared
 

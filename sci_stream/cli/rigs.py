@@ -201,7 +201,7 @@ def run_checks(
     if as_json:
         print_json([finding.to_json() for finding in findings])
     if junit is not None:
-        junit.write_text(junit_report(path, findings))
+        junit.write_text(junit_report(path, findings), "utf-8")
     edit = {table: values for finding in findings for table, values in finding.edit.items()}
     if edit and not as_json:
         _offer_edit(path, edit, fix=fix)
@@ -221,10 +221,10 @@ def _offer_edit(path: Path, edit: Mapping[str, Mapping[str, object]], *, fix: bo
     echo("this fits the machine:\n" + "".join(table_text(*table) for table in edit.items()))
     asks = not fix and sys.stdin.isatty()
     if fix or (asks and typer.confirm(f"Write it to {path}?", default=False)):
-        text = path.read_text()
+        text = path.read_text("utf-8")
         for table, values in edit.items():
             text = edited_text(text, table, values)
-        path.write_text(text)
+        path.write_text(text, "utf-8")
         echo(f"wrote {path}")
     elif not asks:
         echo("`check --fix` writes it to the rig file")

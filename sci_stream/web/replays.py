@@ -141,7 +141,7 @@ class Replays:
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REPLAYING)
         # Where memory runs out, the system ends the replay and not a node of the rig.
         with suppress(OSError):
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000", "utf-8")
         return out.name
 
     def state(self) -> JsonObject:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sci_stream.model import BayerPhase, Snapshot
 from sci_stream.optics import bayer
-from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.calibration import BLIND_SHARE, Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.backend.half_precision import Precision
@@ -49,9 +49,10 @@ def _reference(calibration: Calibration, counts: npt.NDArray[np.floating]) -> Do
 
 def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_]) -> Doubles:
     r = np.sum(phi**2, axis=0)
-    still = _still(y, phi.sum(0), r > 1e-6)
+    measured = r > BLIND_SHARE * r.mean()
+    still = _still(y, phi.sum(0), measured)
     v = np.repeat(still[None], len(phi), axis=0)
-    r_inv = np.where((r > 1e-6) & ~saturated, 1 / np.maximum(r, 1e-6), 0.0)
+    r_inv = np.where(measured & ~saturated, 1 / np.maximum(r, 1e-6), 0.0)
     y_acc = y.copy()
     for k in range(SETTINGS.iterations):
         sigma = SETTINGS.sigma_first * (SETTINGS.sigma_last / SETTINGS.sigma_first) ** (

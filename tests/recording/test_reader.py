@@ -62,7 +62,7 @@ def test_end_and_restart_of_a_series_read_only_outcomes(
     assert count_recorded(recorded, series.info.series) == (4, 4, [])
     with RecordingWriter(recorded, series.info, series.calibration) as writer:
         assert writer.path == recorded.with_stem("run_001")
-    assert read == {"/rows/state", "/rows/outcome"}
+    assert read == {"/rows/state", "/rows/outcome", "/rows_crc32"}
 
 
 def test_reader_by_row_returns_the_same_snapshots(recorded: Path) -> None:

@@ -310,7 +310,7 @@ def test_full_disk_ends_an_export_with_an_error(
         "a memory map of a file with holes ends the process on a full disk"
     )
     monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: SimpleNamespace(free=0)
+        shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 30, free=0)
     )  # HDF5 would end it, too
     with pytest.raises(
         StorageError, match=r"video\.h5 cannot be written; got 0.0 MiB free on its disk"

@@ -63,7 +63,7 @@ def freeze(rig: Rig, path: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         copies.append([str(source), str(copy), sha256(copy)])
-    (folder / _LIST).write_text(json.dumps(copies))
+    (folder / _LIST).write_text(json.dumps(copies), "utf-8")
 
 
 def load_rig_of_run(path: Path) -> Rig:
@@ -76,7 +76,7 @@ def load_rig_of_run(path: Path) -> Rig:
     if folder is None or not (folder / RIG_COPY).is_file():
         return load_rig(path)
     rig = load_rig(path, text_from=folder / RIG_COPY)
-    entries = json.loads((folder / _LIST).read_text())
+    entries = json.loads((folder / _LIST).read_text("utf-8"))
     copies = [_Copy(Path(source), Path(copy), digest) for source, copy, digest in entries]
     for source, _, digest in copies:
         if sha256(source) != digest:

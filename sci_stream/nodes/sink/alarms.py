@@ -13,13 +13,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from queue import Full, Queue
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 
+from sci_stream.clock import unix_ns
 from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
@@ -282,7 +282,7 @@ def retry_after_s(header: str) -> float:
 
 
 def _seconds_until(date: str) -> float:
-    return (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()
+    return parsedate_to_datetime(date).timestamp() - unix_ns() / 1e9
 
 
 def _kind_of(error: Exception) -> str:

@@ -118,7 +118,7 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
         name: (kernels.count, kernels.bytes / np.prod(SHAPE)) for name, kernels in counts.items()
     }
     most = {
-        "noise": (264, 160),
+        "noise": (290, 180),
         "start": (757, 1150),
         "correlated": (_NETWORK + 66, 1610),
         "projected": (_NETWORK + 25, 1460),

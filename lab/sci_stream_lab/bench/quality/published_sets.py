@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -212,7 +212,7 @@ def bench(
         _plot(examples, f"{prior.name} on {describe_device(device)}", plot)
     door = "engine alone" if bare else "guarded, as users get it"
     title = f"{prior.name} on {describe_device(device)}, {door}"
-    tables = [ResultTable(title, _COLUMNS, (*sets, _mean_of(sets)))]
+    tables: list[ResultTable[Any]] = [ResultTable(title, _COLUMNS, (*sets, _mean_of(sets)))]
     if mismatch:
         tables.append(mismatch_table(footages, prior, device, settings, progress))
     return QualityResult(
