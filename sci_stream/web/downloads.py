@@ -127,12 +127,17 @@ def _query(model: type[Q], request: Request) -> Q:
     )
 
 
+# Answers of each kind at once.
+_AT_ONCE = 2
+
+
 def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
     """Return the routes of the downloads."""
     answers = _Answers(hub, display, replays)
     # Making a clip or a still takes a core: two at a time leave the instrument the others.
     # The other answers do not wait for the long ones.
-    long_ones, short_ones = Slots(2), Slots(2)
+    long_ones = Slots(_AT_ONCE)
+    short_ones = Slots(_AT_ONCE)
 
     def threaded(
         work: Callable[[Request], Response], slots: Slots = short_ones

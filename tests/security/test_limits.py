@@ -20,7 +20,7 @@ from sci_stream.transport import (
     sink_client,
 )
 from sci_stream.transport.http import LimitedConnection, access, server
-from sci_stream.web import app, downloads, preview
+from sci_stream.web import app, downloads, preview, slots
 from sci_stream.wire.header import Limits
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,8 +50,9 @@ SUBJECTS = {
         "were not accepted yet, "
         f"each for {connections._PATIENCE_S:g} s",
         f"at most {process._MAX_DESCRIPTORS:,}",
-        f"{VISITS}; {PAGE}; {['', 'one', 'two'][downloads._AT_ONCE]} stills, clips or lists of "
-        "recordings at once",
+        f"{VISITS}; {PAGE}; {['', 'one', 'two'][downloads._AT_ONCE]} stills or clips, and "
+        f"{['', 'one', 'two'][downloads._AT_ONCE]} other answers at once, at most "
+        f"{slots._MAX_WAITING} waiting for each",
         f"`[preview] max_viewers` ({MAX_VIEWERS.default}; at most {MAX_VIEWERS.metadata[-1].le}); "
         f"{app._ACKS_PER_S:g} "
         f"messages and {app._BYTES_PER_S / 1024:g} KiB a second from each; "
