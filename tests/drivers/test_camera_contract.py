@@ -237,10 +237,6 @@ class KeepsOldFrames(RunningCamera):
         return waiting or super().read(timeout_s)
 
 
-class Blocks(RunningCamera):
-    blocks_s = 0.8
-
-
 class DeliversIncompleteFrames(RunningCamera):
     def read(self, timeout_s: float) -> CameraFrame | None:
         self.damaged = 0
@@ -302,7 +298,6 @@ PLANTED = [
     ("armed_trigger_is_kept_and_read_back", IgnoresTheSource, "the trigger is 'free'"),
     ("armed_trigger_is_kept_and_read_back", IgnoresTheExposure, "the exposure is 4000"),
     ("start_delivers_no_frame_from_before", KeepsOldFrames, "empty the buffers"),
-    ("lost_camera_is_noticed", Blocks, "must end at its timeout"),
     (
         "incomplete_frame_is_counted_and_not_delivered",
         DeliversIncompleteFrames,
