@@ -2,8 +2,7 @@
 
 All that it needs of the solver is in this module.
 
-A series is solved as a reconstruct node does it: the engine with the rig's settings, and what
-watches its calibration after each snapshot. What a rig has on by default is on here.
+A series is solved as a reconstruct node solves it: by the guarded solver, with a rig's defaults.
 """
 
 from __future__ import annotations
