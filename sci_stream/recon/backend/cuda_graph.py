@@ -209,8 +209,10 @@ def overwrite(held: Any, fresh: Any) -> None:
 
     Recordings have the addresses of tensors. What changes in all of them at once, such as
     everything that follows from masks that have moved, is computed again and then put in the place
-    of the old.
+    of the old. What both share, a constant, is not written.
     """
+    if held is fresh:
+        return
     if isinstance(held, Tensor):
         held.copy_(fresh)
     elif isinstance(held, tuple):
