@@ -377,8 +377,8 @@ def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -
         ledger = assert_accounted_for(summary)
         assert ledger["acquired"] == 40
         assert ledger["reconstructed"] >= 5
-        # What meets the limit is lost, until the next segment begins.
-        assert set(ledger["dropped"]) == {"not_recorded"}
+        # A snapshot that arrives before the next segment begins is lost. On a busy machine none does.
+        assert set(ledger["dropped"]) <= {"not_recorded"}
         assert summary["recording"]["incomplete"]
         # No word on tracebacks: h5py prints one, as HDF5 cannot close the segment at the limit.
         assert status == WORLD
