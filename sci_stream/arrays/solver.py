@@ -28,7 +28,7 @@ from sci_stream.errors import DataError, InputError
 from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import transmission
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
@@ -273,7 +273,7 @@ def _with_options(calibration: Calibration, options: ArrayOptions) -> Calibratio
 
 def _prior(
     denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device
-) -> tuple[Prior, SolverSettings]:
+) -> tuple[Solver, SolverSettings]:
     """Return the denoiser on the device and the settings that suit it."""
     if isinstance(denoiser, str):
         path = None if weights is None else Path(weights)

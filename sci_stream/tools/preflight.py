@@ -53,7 +53,7 @@ from sci_stream.web.preview import WebPreview
 if TYPE_CHECKING:
     import torch
 
-    from sci_stream.recon.algorithms.unrolled import Prior
+    from sci_stream.ports import Solver
     from sci_stream.recon.engine import Engine
     from sci_stream.recon.settings import SolverSettings
 
@@ -126,7 +126,7 @@ class _Checks:
         self._calibration: Calibration | None = None
         """The calibration, once it fits the camera."""
         self._snapshots: list[Snapshot] = []
-        self._solver: tuple[Prior, SolverSettings] | None = None
+        self._solver: tuple[Solver, SolverSettings] | None = None
 
     def findings(self, begins: Callable[[str], None]) -> Iterator[Finding]:
         """Yield the findings in the order in which a rig needs them, to the end: one run shows all

@@ -19,7 +19,7 @@ from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import ConfigError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.plugin_code import denoiser_sha256, source_of
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
@@ -37,7 +37,7 @@ _LEFT_OPEN = tuple(
 )
 
 
-def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior, SolverSettings]:
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Solver, SolverSettings]:
     """Return the denoiser on its device and the settings: the rig's, with device-dependent
     defaults.
 

@@ -27,9 +27,8 @@ from torch import Tensor
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
 from sci_stream.plugin_entries import plugin_entry
-from sci_stream.ports import Denoiser, VideoDenoiser
+from sci_stream.ports import Denoiser, Solver, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.device import is_lost, ran_out_of_memory
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.plugin_code import DENOISERS, source_of
@@ -82,7 +81,7 @@ class DenoiserSpec:
     ``takes_weights``: whether it accepts other weights than the shipped ones.
     """
 
-    make: Callable[[torch.device, Path | None, Precision], Prior]
+    make: Callable[[torch.device, Path | None, Precision], Solver]
     defaults: DenoiserDefaults
     takes_weights: bool = False
 

@@ -128,7 +128,7 @@ class FfdnetDenoiser:
 
     @property
     def recordable(self) -> bool:
-        """Whether one network serves all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        """Whether one network serves all levels; see `sci_stream.ports.Recordable`."""
         return self.network is not None
 
     def network_at(self, sigma: Sigma) -> Network:

@@ -13,9 +13,9 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.plugin_entries import plugin_names
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import (
@@ -164,7 +164,7 @@ def make_denoiser(
 
 def named_prior(
     name: str, device: torch.device, weights: Path | None, precision: Precision
-) -> Prior:
+) -> Solver:
     """Make a denoiser, or trained stages with the denoiser of the iterations before them, by name.
 
     Parameters

@@ -25,7 +25,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.guarded import Decision
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recording.columns import OUTCOME_CODES
@@ -57,7 +57,7 @@ class SolverSetup:
     names them.
     """
 
-    denoiser: Prior
+    denoiser: Solver
     settings: SolverSettings
     described: Settings
     id: str

@@ -16,7 +16,7 @@ import sci_stream
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, InputError
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import Recordable
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser
 from sci_stream.testing.denoisers import DenoiserContract
@@ -90,7 +90,7 @@ class TestPluginContract(DenoiserContract):
         denoiser = make_denoiser(self.name, device)
         assert denoiser.name == self.name
         assert not isinstance(
-            denoiser, RecordableDenoiser
+            denoiser, Recordable
         )  # its work on a GPU is not known to be recordable
         return denoiser
 

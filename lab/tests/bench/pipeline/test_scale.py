@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import Recordable
 from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
 from sci_stream_lab.bench.pipeline.scale import bench
 from sci_stream_lab.bench.pipeline.scale_node import SLEEPING, SleepingDenoiser, register
@@ -48,5 +48,5 @@ def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -
         denoiser_spec(SLEEPING)
     monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # removed after the test
     register(0.0)
-    assert isinstance(SleepingDenoiser(0.0), RecordableDenoiser)
+    assert isinstance(SleepingDenoiser(0.0), Recordable)
     assert denoiser_spec(SLEEPING).make is not DENOISERS["identity"].make
