@@ -32,7 +32,7 @@ from sci_stream.errors import ConfigError
 
 # The example rig runs on two cores that other programs use, too: a solve takes 0.4 to 1.1 s.
 _SMALL = {"width_px": 128, "height_px": 128, "snapshot_rate_hz": 0.5}
-_QUICK = {"denoiser": "ffdnet-lite", "iterations": 4}
+_QUICK = {"solver": "ffdnet-lite", "iterations": 4}
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
 app.add_typer(config_app, name="config")

@@ -88,7 +88,7 @@ class Replays:
                 hint="Replay a recording of it with more iterations.",
             )
         info, calibration = series
-        other = ("--denoiser", denoiser) if denoiser else ()
+        other = ("--solver", denoiser) if denoiser else ()
         with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
             source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
             with RecordingWriter(

@@ -64,14 +64,14 @@ def test_control_set_iterations_takes_effect(rig: RigInProcess, command: Command
 
 def test_control_set_denoiser_sets_default_iterations(rig: RigInProcess) -> None:
     running = client(rig)
-    assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {
-        "reconstruct-0": {"denoiser": "ffdnet-lite"}
+    assert running.set("reconstruct-0", solver="ffdnet-lite") == {
+        "reconstruct-0": {"solver": "ffdnet-lite"}
     }
     wait_for(
         lambda: parameter(running, "reconstruct-0", "iterations") == 20,
         "the defaults of the denoiser are declared",
     )
-    running.set("reconstruct", denoiser="tv", iterations=5)
+    running.set("reconstruct", solver="tv", iterations=5)
     solved_with(rig, 5)
 
 

@@ -35,7 +35,7 @@ def psnr_db(y: np.ndarray, masks: np.ndarray, film: np.ndarray, *, check: bool) 
             masks,
             truth=film,
             white=1.0,
-            denoiser="tv",
+            solver="tv",
             iterations=8,
             device="cpu",
             check_masks=check,

@@ -185,7 +185,7 @@ def demo_rig(
                 "scene": filmed,
             },
         },
-        "reconstruct": {"denoiser": prior, "devices": [device], "iterations": iterations},
+        "reconstruct": {"solver": prior, "devices": [device], "iterations": iterations},
         # It waits for a machine that became slow, until the camera is as slow.
         "policy": {"queue_snapshots": _QUEUE, "max_wait_s": _MAX_WAIT_S},
         "network": {

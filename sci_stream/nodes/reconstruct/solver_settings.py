@@ -47,7 +47,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Solve
     unusable.
     """
     weights = _weights(section)
-    name = chosen_denoiser(section.denoiser, device, weights)
+    name = chosen_denoiser(section.solver, device, weights)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
     from_rig = {
@@ -119,9 +119,9 @@ def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
 
 
 def _own_prior(rig: ReconstructSection, prior: str) -> str:
-    if rig.denoiser == "auto" and rig.weights is None:
+    if rig.solver == "auto" and rig.weights is None:
         return prior
-    return chosen_denoiser(rig.denoiser, torch.device("cpu"), _weights(rig))
+    return chosen_denoiser(rig.solver, torch.device("cpu"), _weights(rig))
 
 
 def solver_parameters(
@@ -131,7 +131,7 @@ def solver_parameters(
     changes since.
     """
     return [
-        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(rig, prior)),
+        declare(ReconstructSection, "solver", prior, choices=offered_priors(rig, prior)),
         declare(ReconstructSection, "iterations", settings.iterations),
         declare(ReconstructSection, "min_iterations", settings.min_iterations),
         declare(ReconstructSection, "adapt_budget", now.adapt_budget),
@@ -149,8 +149,8 @@ def changed_section(
     Raises `ConfigError` if the changes are inconsistent.
     """
     new = dict[str, object](changes)
-    if "denoiser" in changes and changes["denoiser"] != prior:
-        is_own = changes["denoiser"] == _own_prior(rig, prior)
+    if "solver" in changes and changes["solver"] != prior:
+        is_own = changes["solver"] == _own_prior(rig, prior)
         new["weights"] = rig.weights if is_own else None
         for name in _LEFT_OPEN:
             new.setdefault(name, getattr(rig, name) if is_own else None)

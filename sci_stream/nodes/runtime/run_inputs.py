@@ -16,6 +16,7 @@ from sci_stream.nodes.runtime import analyses
 from sci_stream.nodes.runtime.runtime_folder import RIG_COPY
 from sci_stream.recon.denoisers.plugin_code import (
     MAX_BYTES,
+    NETWORK_FILES,
     code_of,
     denoiser_code,
     files_of,
@@ -110,13 +111,13 @@ def _inputs(rig: Rig) -> Iterator[Path]:
 
 
 def _code(rig: Rig) -> list[Path]:
-    own = [path for path in denoiser_code(rig.reconstruct.denoiser) if path.suffix == ".py"]
-    return list(dict.fromkeys([*own, *_packages(rig)]))
+    return list(dict.fromkeys([*denoiser_code(rig.reconstruct.solver), *_packages(rig)]))
 
 
 def _packages(rig: Rig) -> list[Path]:
     """Return the code that Python imports: modules and packages, not files by their path."""
-    names = [part for part in rig.reconstruct.denoiser.split("+") if ".py:" not in part]
+    parts = rig.reconstruct.solver.split("+")
+    names = [part for part in parts if ".py:" not in part and not part.endswith(NETWORK_FILES)]
     found = [code for name in names for code in denoiser_code(name)]
     found += [
         code

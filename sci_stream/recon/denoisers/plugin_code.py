@@ -21,6 +21,15 @@ MAX_BYTES = 128 << 20
 _copies: dict[Path, Path] = {}
 
 
+NETWORK_FILES = (".pt", ".pt2", ".onnx")
+"""Suffixes of files that are a network, with its weights."""
+
+
+def runs_code(name: str) -> bool:
+    """Return whether a solver of this name runs code that only its user may name."""
+    return ":" in name or name.endswith(NETWORK_FILES)
+
+
 def use_copies(copies: Mapping[Path, Path]) -> None:
     """Read the files of denoisers from these copies from now on."""
     _copies.clear()
@@ -35,13 +44,13 @@ def source_of(path: Path) -> Path:
 def code_of(name: str, group: str) -> Path | None:
     """Return the file, or the folder of the package, that a plug-in's code is in.
 
-    ``name`` is ``file.py:function``, ``module:Class`` or an entry point of the group. None if it is
-    none of them, is not installed, or belongs to this project; and of a library of more than
-    `MAX_BYTES`, which is no part of a run.
+    ``name`` is ``file.py:function``, a file of a network, ``module:Class`` or an entry point of
+    the group. None if it is none of them, is not installed, or belongs to this project; and of a
+    library of more than `MAX_BYTES`, which is no part of a run.
     """
     module, _, attribute = name.rpartition(":")
-    if module.endswith(".py"):
-        return Path(module)
+    if module.endswith(".py") or name.endswith(NETWORK_FILES):
+        return Path(module or name)
     if not attribute or not module:
         entries = iter(importlib.metadata.entry_points(group=group, name=name))
         entry = next(entries, None)

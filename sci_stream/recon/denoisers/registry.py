@@ -13,7 +13,7 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.plugin_entries import plugin_names
-from sci_stream.ports import Denoiser, Solver
+from sci_stream.ports import Denoiser, Reconstructor, Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
@@ -79,14 +79,13 @@ DENOISERS: dict[str, DenoiserSpec] = {
             iterations=12,
             gpu_iterations=24,
         ),
+        takes_weights=False,
     ),
-    "ffdnet": DenoiserSpec(
-        _network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True
-    ),
-    "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
+    "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40)),
+    "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET),
     # Eleven iterations and four stages take 2.4 to 2.5 times as long as twelve iterations with
     # ffdnet-lite.
-    "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=15), takes_weights=True),
+    "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=15)),
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
@@ -98,6 +97,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
             along_time=False,
             linear_start=False,
         ),
+        takes_weights=False,
     ),
 }
 
@@ -137,10 +137,10 @@ def denoiser_spec(name: str) -> DenoiserSpec:
         hint = (
             "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
         )
-    names = sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)})
+    names = ", ".join(sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)}))
     raise ConfigError(
-        "Unknown denoiser",
-        expected=f"one of {', '.join(names)}, module:Class or file.py:function",
+        "Unknown solver",
+        expected=f"one of {names}, module:Class, file.py:Class or a file .pt, .pt2 or .onnx",
         got=repr(name),
         hint=hint,
     )
@@ -157,7 +157,7 @@ def make_denoiser(
     Raises `ConfigError` also if it has trained stages.
     """
     prior = named_prior(name, device, weights, precision)
-    if isinstance(prior, UnrolledSolver):
+    if isinstance(prior, Reconstructor):
         raise ConfigError("A denoiser is needed here, without trained stages", got=repr(name))
     return prior
 

@@ -67,9 +67,9 @@ def test_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize("name", sorted(DENOISERS.keys() - {"identity"}))
 def test_texts_for_users_name_every_denoiser(name: str) -> None:
     glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
-    described = ReconstructSection.model_fields["denoiser"].description or ""
+    described = ReconstructSection.model_fields["solver"].description or ""
     assert name in DENOISERS_IN_WORDS, "sci_stream.cli.common.DENOISERS"
-    assert name in described, "[reconstruct] denoiser"
+    assert name in described, "[reconstruct] solver"
     assert f"`{name}`" in glossary
 
 

@@ -44,7 +44,7 @@ def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
 
 
 def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="Unknown denoiser"):
+    with pytest.raises(ConfigError, match="Unknown solver"):
         denoiser_spec(SLEEPING)
     monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # removed after the test
     register(0.0)

@@ -1,0 +1,118 @@
+"""Files of networks: TorchScript, torch.export, ONNX, and weights.
+
+A file of a network is a program. It runs only where its user names it as a solver.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sci_stream.errors import ConfigError, SciStreamError, WeightsError, require_optional
+from sci_stream.file_guard import in_words, reading, require_regular
+from sci_stream.recon.denoisers.plugin_code import source_of
+from sci_stream.recon.denoisers.weights import read_pickled
+
+# Entries under which training scripts save the tensors.
+_WRAPPERS = ("state_dict", "model_state_dict", "params", "model", "net", "network")
+_PICKLED = (
+    "If you trust the file: sci_stream.Network(model, pickled=True), which runs code from it."
+)
+
+
+class OnnxModel:
+    """A network in ONNX: tensors in, tensors out."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        runtime = require_optional("onnxruntime", "onnx", f"The network {path}", "onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        wished = ["CPUExecutionProvider"]
+        if device.type == "cuda":
+            wished.insert(0, "CUDAExecutionProvider")
+        providers = [name for name in wished if name in runtime.get_available_providers()]
+        self._session = runtime.InferenceSession(str(path), options, providers=providers)
+        self.inputs = self._session.get_inputs()
+
+    def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        """Return the results in their order."""
+        names = [one.name for one in self.inputs]
+        arrays = [argument.cpu().contiguous().numpy() for argument in arguments]
+        results = self._session.run(None, dict(zip(names, arrays, strict=True)))
+        return [torch.from_numpy(result) for result in results]
+
+
+def load_file(path: Path, device: torch.device) -> Callable[..., Any]:
+    """Return the network in a file; its copy, if a run has one.
+
+    Raises `ConfigError` if the file cannot be read.
+    """
+    source = source_of(path)
+    require_regular(source, "a network", error=ConfigError)
+    try:
+        if path.suffix == ".onnx":
+            return OnnxModel(source, device)
+        with warnings.catch_warnings():  # TorchScript is deprecated, and its files are there
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if path.suffix == ".pt2":
+                program = torch.export.load(source)
+                program = torch.export.passes.move_to_device_pass(program, device)
+                return program.module()
+            return torch.jit.load(source, map_location=device)
+    except SciStreamError:
+        raise
+    except Exception as error:  # readers raise anything for a damaged file
+        raise ConfigError(
+            f"The network {path} cannot be read",
+            expected="TorchScript (.pt), torch.export (.pt2) or ONNX (.onnx)",
+            got=in_words(error),
+            hint="Weights alone are no network: name its class, file.py:Class, and --weights.",
+        ) from error
+
+
+def fixed_size(model: Callable[..., Any]) -> tuple[int, int] | None:
+    """Return the only size, (H, W), that the network of a file takes; None if that is not known."""
+    if not isinstance(model, OnnxModel):
+        return None
+    size = model.inputs[0].shape[-2:]
+    fixed = len(size) == 2 and all(isinstance(side, int) for side in size)
+    return (size[0], size[1]) if fixed else None
+
+
+def load_weights(model: Any, path: Path, *, pickled: bool) -> None:
+    """Load weights into a module.
+
+    Raises `WeightsError` if the file cannot be read without pickle, or does not fit.
+    """
+    if not isinstance(model, torch.nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise ConfigError("This network takes no weights: they are in it", got=str(path))
+    state: Any
+    if path.suffix != ".safetensors" and not pickled:
+        state = read_pickled(path, "weights", error=WeightsError, hint=_PICKLED)
+    else:
+        require_regular(path, "weights", error=WeightsError)
+        with reading(path, "weights", error=WeightsError):
+            if path.suffix == ".safetensors":
+                state = safetensors.torch.load_file(path)
+            else:
+                state = torch.load(path, map_location="cpu", weights_only=False)
+    if isinstance(state, torch.nn.Module):
+        state = state.state_dict()
+    for wrapper in _WRAPPERS:
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    try:
+        model.load_state_dict({key.removeprefix("module."): one for key, one in state.items()})
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise WeightsError(
+            f"The weights {path} do not fit the network",
+            expected=f"the tensors of {type(model).__name__}",
+            got=in_words(error),
+        ) from error
