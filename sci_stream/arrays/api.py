@@ -238,13 +238,13 @@ def reconstruct(
         iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
     with plain_torch_state():
-        solver = ArraySolver(masks, options)
-        series = solver.take(y)
-        solver.begin(series, range(len(series)), truth)
-        videos, reports = zip(*solver.videos(progress), strict=True)
-    _warn(solver.defects)
+        arrays = ArraySolver(masks, options)
+        series = arrays.take(y)
+        arrays.begin(series, range(len(series)), truth)
+        videos, reports = zip(*arrays.videos(progress), strict=True)
+    _warn(arrays.defects)
     video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
-    return _result(solver, _like(video, y), reports, series)
+    return _result(arrays, _like(video, y), reports, series)
 
 
 def mean_psnr_db(reports: Iterable[SolveReport]) -> float | None:
@@ -303,8 +303,8 @@ def reconstruct_stream(
         iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
     with plain_torch_state():
-        solver = ArraySolver(masks, options)
-    return _stream(solver, snapshots)
+        arrays = ArraySolver(masks, options)
+    return _stream(arrays, snapshots)
 
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:

@@ -255,11 +255,17 @@ class Engine:
         """
         released = self._initializer.forget("memory")
         released |= self._graphs.give_up("memory ran out")
-        for part in (self._denoiser, self._network):
+        parts: tuple[object, ...] = (self._denoiser, self._network)
+        for part in parts:
             released |= isinstance(part, MemoryReducible) and part.reduce_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return released
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a network recovers all frames at once, without iterations."""
+        return self._denoiser is None
 
     @property
     def fault(self) -> str:
@@ -550,8 +556,8 @@ class Engine:
         steps = 0 if self._network is None else self._abilities.steps_among(iterations)
         iterations -= steps
         if self._network is not None and not iterations:
-            problem = coded(measurement, start, start.v)
-            return self._network.reconstruct(problem, steps, between)
+            whole = coded(measurement, start, start.v)
+            return self._network.reconstruct(whole, steps, between)
         # Where the denoiser reads each level, the host waits once for the first.
         levels = levels_from(
             self.settings, start.first if self._recordable else start.first.cpu(), iterations

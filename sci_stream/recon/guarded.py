@@ -35,6 +35,9 @@ Video = npt.NDArray[np.floating[Any]]
 _PAUSES = 100
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
+NETWORK_MISFIT = "network_misfit"
+# Residual of a network's own video beyond the noise, above which it is named. TODO
+_MAX_MISFIT = 0.15
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
 _MOVED_PX = 0.1
 
@@ -114,8 +117,14 @@ class GuardedSolver:
         self._inspect_at_s = 0.0
         self.health: CalibrationHealth | None = None
         """State of the calibration by the last snapshot that was assessed."""
-        self.defects: tuple[Defect, ...] = ()
+        self._assessed: tuple[Defect, ...] = ()
+        self._misfit: tuple[Defect, ...] = ()
+
+    @property
+    def defects(self) -> tuple[Defect, ...]:
         """All defects that are known."""
+        others = (defect for defect in self._assessed if defect.name != NETWORK_MISFIT)
+        return (*others, *self._misfit)
 
     def _new_monitor(self) -> CalibrationMonitor | None:
         if not self._guard.every:
@@ -188,15 +197,16 @@ class GuardedSolver:
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
+        known = (*self._inspected, *self._misfit)
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
-            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in self._inspected),
+            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in known),
         )
         measured = diagnose(self.health, self._guard.warn_shift_px)
-        names = {defect.name for defect in self._inspected}
+        names = {defect.name for defect in known}
         others = (defect for defect in measured if defect.name not in names)
-        self.defects = (*self._inspected, *others)
+        self._assessed = (*known, *others)
 
     def begin(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -213,6 +223,7 @@ class GuardedSolver:
         video, report = pending.finish()
         health = None
         if self._monitor is not None:
+            self._misfit = self._network_misfit(pending.own_residual, report.noise or 0.0)
             try:
                 health = self._check(snapshot, video, self._monitor)
             except Exception as error:
@@ -220,6 +231,17 @@ class GuardedSolver:
                     raise
                 self._failed(error, snapshot)
         return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
+
+    def _network_misfit(self, residual: float, noise: float) -> tuple[Defect, ...]:
+        """Return a defect if a network's own video does not explain the snapshot."""
+        if not self.engine.at_once or not residual > _MAX_MISFIT + noise:
+            return ()
+        text = (
+            f"the network's own video leaves {residual:.0%} of the snapshot unexplained: was it "
+            "trained for another mask, another scale or other frames? Compare it with another "
+            "solver"
+        )
+        return (Defect(NETWORK_MISFIT, text),)
 
     def _check(
         self, snapshot: Snapshot, video: Video, monitor: CalibrationMonitor

@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import ConfigError, EnvironmentFault, SciStreamError
+from sci_stream.model import BayerPhase
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
+from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import DEMO
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import frame_network, make_denoiser
+from sci_stream.recon.denoisers.registry import frame_network, make_denoiser, named_prior
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
 from sci_stream.web.control_client import RigControl
 
@@ -97,6 +101,35 @@ class _DemoPlan(NamedTuple):
     solve_s: float
     why_not: str
 
+    @property
+    def words(self) -> str:
+        name = _IN_WORDS.get(self.prior, self.prior)
+        return (
+            f"chosen: {name}: {self.iterations} iterations take {self.solve_s:.2f} s at "
+            f"{self.size_px}×{self.size_px}{self.why_not}"
+        )
+
+
+def _plan_of(
+    solver: str, weights: Path | None, device: torch.device, sizes_px: tuple[int, ...]
+) -> _DemoPlan:
+    """Choose the largest video that the device computes in time with a solver of the user."""
+    path = solver.rpartition(":")[0] or solver
+    if Path(path).is_file():  # the rig file is in another folder
+        solver = f"{Path(path).resolve()}{solver.removeprefix(path)}"
+    settings = default_settings(device, solver)
+    smallest = min(_SMALL_PX if len(sizes_px) > 1 else sizes_px)
+    phi = np.random.default_rng(0).integers(0, 2, (_N_FRAMES, smallest, smallest))
+    calibration = Calibration(phi=phi.astype(np.float32), bayer=BayerPhase.RGGB)
+    made = named_prior(solver, device, weights, Precision.AUTO)
+    engine = Engine(calibration, made, device, settings)
+    engine.warm_up()
+    snapshot = calibration.snapshot("demo", 0, 0.5 * calibration.phi.sum(0))
+    once_s = engine.reconstruct(snapshot)[1].solve_ns / 1e9
+    times_s = {px: once_s * (px / smallest) ** 2 for px in (*sizes_px, smallest)}
+    size_px = next((px for px, solve_s in times_s.items() if solve_s <= _SOLVE_S), smallest)
+    return _DemoPlan(solver, engine.settings.iterations, size_px, times_s[size_px], "")
+
 
 def _plan(
     device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str], None]
@@ -152,18 +185,25 @@ def demo_rig(
     record: bool,
     open_browser: bool,
     report: Callable[[str], None],
+    solver: str = "",
+    weights: Path | None = None,
 ) -> tuple[Path, str]:
     """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
     ``scene`` is one of the simulated camera or a video file, empty for the default one; ``size`` is
     height and width, px, 0 for the largest that this device reconstructs in the target time;
-    ``report`` receives a line before each measurement, which takes seconds on a busy machine.
+    ``report`` receives a line before each measurement, which takes seconds on a busy machine;
+    ``solver`` is one by name, empty for the one that suits the device, and ``weights`` its own.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s, why_not = _plan(
-        chosen, (size,) if size else _SIZES_PX, report
-    )
-    rate_hz = rate_for(solve_s)
+    sizes_px = (size,) if size else _SIZES_PX
+    if solver:
+        report(f"measuring {solver}")
+        plan = _plan_of(solver, weights, chosen, sizes_px)
+    else:
+        plan = _plan(chosen, sizes_px, report)
+    size_px = plan.size_px
+    rate_hz = rate_for(plan.solve_s)
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -185,7 +225,12 @@ def demo_rig(
                 "scene": filmed,
             },
         },
-        "reconstruct": {"solver": prior, "devices": [device], "iterations": iterations},
+        "reconstruct": {
+            "solver": plan.prior,
+            "devices": [device],
+            "iterations": plan.iterations,
+            "weights": weights or "",
+        },
         # It waits for a machine that became slow, until the camera is as slow.
         "policy": {"queue_snapshots": _QUEUE, "max_wait_s": _MAX_WAIT_S},
         "network": {
@@ -220,8 +265,7 @@ def demo_rig(
         f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
         f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at "
-        f"{size_px}×{size_px}{why_not}"
+        f"{plan.words}"
     )
     return path, why
 

@@ -13,6 +13,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.export.passes import move_to_device_pass
 
 from sci_stream.errors import ConfigError, SciStreamError, WeightsError, require_optional
 from sci_stream.file_guard import in_words, reading, require_regular
@@ -63,9 +64,9 @@ def load_file(path: Path, device: torch.device) -> Callable[..., Any]:
             warnings.simplefilter("ignore", DeprecationWarning)
             if path.suffix == ".pt2":
                 program = torch.export.load(source)
-                program = torch.export.passes.move_to_device_pass(program, device)
-                return program.module()
-            return torch.jit.load(source, map_location=device)
+                program = move_to_device_pass(program, device)
+                return program.module()  # type: ignore[no-any-return] # torch says no more
+            return torch.jit.load(source, map_location=device)  # type: ignore[no-any-return, no-untyped-call] # as above
     except SciStreamError:
         raise
     except Exception as error:  # readers raise anything for a damaged file

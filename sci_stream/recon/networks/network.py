@@ -46,8 +46,8 @@ class Network:
     Parameters
     ----------
     model
-        A `torch.nn.Module`, a class or function that makes one, another function, or a file of
-        TorchScript (``.pt``), torch.export (``.pt2``) or ONNX (``.onnx``).
+        A `torch.nn.Module`, a class or function without arguments that makes one, another function,
+        or a file of TorchScript (``.pt``), torch.export (``.pt2``) or ONNX (``.onnx``).
     inputs
         The arguments by name: ``"y"``, ``"Phi"``, ``"Phi_s"``; ``"mean"``, y/Phi_s; ``"mask"``, Phi
         without the first dimension; ``"noise"``, the variance of y; ``"start"``, an estimate of the
@@ -103,7 +103,7 @@ class Network:
         model = self.model
         if isinstance(model, str | Path):
             model = load_file(Path(model), device)
-        elif not isinstance(model, torch.nn.Module) and not takes_problem(model):
+        elif inspect.isclass(model) or (inspect.isfunction(model) and not _arguments(model)):
             model = model()
         if weights is not None:
             load_weights(model, weights, pickled=self.pickled)
@@ -128,7 +128,8 @@ def _arguments(model: Any) -> list[str]:
     those for masks.
     """
     if isinstance(model, torch.jit.ScriptModule):
-        return [argument.name.lower() for argument in model.forward.schema.arguments[1:]]
+        schema = model.forward.schema  # type: ignore[attr-defined] # of a script method
+        return [argument.name.lower() for argument in schema.arguments[1:]]
     called = model.forward if isinstance(model, torch.nn.Module) else model
     try:
         parameters = inspect.signature(called).parameters.values()

@@ -19,7 +19,7 @@ import torch
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Solver
+from sci_stream.ports import Denoiser, Solver
 from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
@@ -379,6 +379,7 @@ def time_chunks(
     for pixels in CHUNKS:
         prior, watch = make(pixels), Stopwatch(device)
         denoise = prior.before if isinstance(prior, UnrolledSolver) else prior
+        assert isinstance(denoise, Denoiser)
         denoise(x, 0.1)
         seconds = []
         for _ in range(10 if device.type == "cuda" else 1):
