@@ -61,12 +61,12 @@ def scenes(number: int, generator: torch.Generator) -> Tensor:
     canvas = torch.zeros(number, 1, side, side)
     for scale in (4, 8, 16, 32):
         coarse = torch.randn(number, 1, side // scale + 1, side // scale + 1, generator=generator)
-        canvas += (scale / 32) ** 0.7 * interpolate(coarse, (side, side), mode="bicubic")
-    canvas = torch.sigmoid(2 * canvas)
+        canvas += (scale / 32) ** 1.2 * interpolate(coarse, (side, side), mode="bicubic")
+    canvas = torch.sigmoid(1.5 * canvas)
     place = torch.stack(torch.meshgrid(*[torch.arange(float(side))] * 2, indexing="ij"))
     videos = []
     for one in canvas:
-        velocity = 3.6 * torch.rand(2, generator=generator) - 1.8
+        velocity = 2.4 * torch.rand(2, generator=generator) - 1.2
         discs = [side * torch.rand(4, generator=generator) for _ in range(3)]
         frames = []
         for b in range(FRAMES):
