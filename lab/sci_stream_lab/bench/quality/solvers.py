@@ -148,7 +148,8 @@ class SolverComparison:
         shown = np.linspace(0, count - 1, min(_SHOWN, count)).round().astype(int)
         height, width = self.snapshots.shape[-2:]
         size_in = 1.8 * (len(shown) + 1), 1.8 * height / width * len(films) + 0.3 * len(films)
-        figure = Figure(figsize=size_in, layout="constrained")
+        figure = Figure(figsize=size_in)
+        figure.subplots_adjust(0.01, 0.01, 0.99, 0.95, wspace=0.03, hspace=0.2)
         rows = figure.subplots(len(films), len(shown) + 1, squeeze=False)
         for axes, (caption, pictures) in zip(rows, films.items(), strict=True):
             for axis in axes:
@@ -206,7 +207,7 @@ def _name(solver: AnySolver) -> str:
     if isinstance(solver, sci_stream.Network):
         return _name(solver.model)
     if isinstance(solver, str | Path):
-        return str(solver)
+        return Path(solver).name
     return getattr(solver, "__name__", type(solver).__name__)
 
 
