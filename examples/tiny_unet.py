@@ -5,8 +5,8 @@ Train it, then give it to the demo, or to a rig as ``solver``::
     python examples/tiny_unet.py            # writes examples/tiny_unet.safetensors
     make demo ARGS="--solver examples/tiny_unet.py:TinyUnet"
 
-Its scenes are drawn by this file. A network for a camera is trained with films of what it films,
-and with the masks of its calibration: ``sci_stream.load_calibration``.
+Its scenes are drawn by this file. Train a network for a camera with films of similar scenes, and
+with the masks of its calibration.
 """
 
 from __future__ import annotations

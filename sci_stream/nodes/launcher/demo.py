@@ -12,20 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import ConfigError, EnvironmentFault, SciStreamError
-from sci_stream.model import BayerPhase
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
-from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import DEMO
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import frame_network, make_denoiser, named_prior
-from sci_stream.recon.engine import Engine
+from sci_stream.recon.denoisers.registry import frame_network, make_denoiser
 from sci_stream.recon.settings import default_settings
 from sci_stream.web.control_client import RigControl
 
@@ -101,35 +97,6 @@ class _DemoPlan(NamedTuple):
     solve_s: float
     why_not: str
 
-    @property
-    def words(self) -> str:
-        name = _IN_WORDS.get(self.prior, self.prior)
-        return (
-            f"chosen: {name}: {self.iterations} iterations take {self.solve_s:.2f} s at "
-            f"{self.size_px}×{self.size_px}{self.why_not}"
-        )
-
-
-def _plan_of(
-    solver: str, weights: Path | None, device: torch.device, sizes_px: tuple[int, ...]
-) -> _DemoPlan:
-    """Choose the largest video that the device computes in time with a solver of the user."""
-    path = solver.rpartition(":")[0] or solver
-    if Path(path).is_file():  # the rig file is in another folder
-        solver = f"{Path(path).resolve()}{solver.removeprefix(path)}"
-    settings = default_settings(device, solver)
-    smallest = min(_SMALL_PX if len(sizes_px) > 1 else sizes_px)
-    phi = np.random.default_rng(0).integers(0, 2, (_N_FRAMES, smallest, smallest))
-    calibration = Calibration(phi=phi.astype(np.float32), bayer=BayerPhase.RGGB)
-    made = named_prior(solver, device, weights, Precision.AUTO)
-    engine = Engine(calibration, made, device, settings)
-    engine.warm_up()
-    snapshot = calibration.snapshot("demo", 0, 0.5 * calibration.phi.sum(0))
-    once_s = engine.reconstruct(snapshot)[1].solve_ns / 1e9
-    times_s = {px: once_s * (px / smallest) ** 2 for px in (*sizes_px, smallest)}
-    size_px = next((px for px, solve_s in times_s.items() if solve_s <= _SOLVE_S), smallest)
-    return _DemoPlan(solver, engine.settings.iterations, size_px, times_s[size_px], "")
-
 
 def _plan(
     device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str], None]
@@ -197,13 +164,16 @@ def demo_rig(
     """
     chosen = pick_device(device)
     sizes_px = (size,) if size else _SIZES_PX
-    if solver:
-        report(f"measuring {solver}")
-        plan = _plan_of(solver, weights, chosen, sizes_px)
+    if solver:  # the camera finds the rate, see `pace_camera`
+        path = solver.rpartition(":")[0] or solver
+        if Path(path).is_file():  # the rig file is in another folder
+            solver = f"{Path(path).resolve()}{solver.removeprefix(path)}"
+        plan = _DemoPlan(solver, 0, sizes_px[-1], _SOLVE_S, "; the camera follows its speed")
     else:
         plan = _plan(chosen, sizes_px, report)
-    size_px = plan.size_px
-    rate_hz = rate_for(plan.solve_s)
+    prior, iterations, size_px, solve_s, why_not = plan
+    rate_hz = rate_for(solve_s)
+    solving = {"solver": prior, "iterations": iterations, "weights": weights}
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -226,10 +196,8 @@ def demo_rig(
             },
         },
         "reconstruct": {
-            "solver": plan.prior,
             "devices": [device],
-            "iterations": plan.iterations,
-            "weights": weights or "",
+            **{key: value for key, value in solving.items() if value},
         },
         # It waits for a machine that became slow, until the camera is as slow.
         "policy": {"queue_snapshots": _QUEUE, "max_wait_s": _MAX_WAIT_S},
@@ -260,12 +228,13 @@ def demo_rig(
     recorded = (
         f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     )
+    speed = f": {iterations} iterations take {solve_s:.2f} s" if iterations else ""
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; "
         f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
         f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"{plan.words}"
+        f"chosen: {_IN_WORDS.get(prior, prior)}{speed} at {size_px}×{size_px}{why_not}"
     )
     return path, why
 

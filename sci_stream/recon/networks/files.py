@@ -31,7 +31,7 @@ class OnnxModel:
     """A network in ONNX: tensors in, tensors out."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
-        runtime = require_optional("onnxruntime", "onnx", f"The network {path}", "onnxruntime")
+        runtime = require_optional("onnxruntime", "onnx", f"The network {path}")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
@@ -65,8 +65,8 @@ def load_file(path: Path, device: torch.device) -> Callable[..., Any]:
             if path.suffix == ".pt2":
                 program = torch.export.load(source)
                 program = move_to_device_pass(program, device)
-                return program.module()  # type: ignore[no-any-return] # torch says no more
-            return torch.jit.load(source, map_location=device)  # type: ignore[no-any-return, no-untyped-call] # as above
+                return program.module()
+            return torch.jit.load(source, map_location=device)  # type: ignore[no-any-return, no-untyped-call] # of torch
     except SciStreamError:
         raise
     except Exception as error:  # readers raise anything for a damaged file

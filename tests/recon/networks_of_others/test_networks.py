@@ -294,7 +294,7 @@ def test_earlier_key_of_a_rig_is_read(key: str) -> None:
     assert ReconstructSection.model_validate({key: "tv"}).solver == "tv"
 
 
-def test_planes_of_a_colour_camera_are_recovered_apart_or_together(y, masks) -> None:
+def test_planes_of_a_mosaic_are_recovered_apart_or_together(y, masks) -> None:
     network = StackedUnet()
     apart, together = (
         solve(y, masks, sci_stream.Network(network, planes=planes), bayer="RGGB")

@@ -164,7 +164,7 @@ class SolverComparison:
 
 
 def compare_solvers(
-    y: AnyArray,
+    y: AnyArray | Sequence[Array],
     masks: AnyArray | Calibration,
     solvers: Sequence[AnySolver],
     *,
@@ -184,6 +184,8 @@ def compare_solvers(
 
     Raises as `sci_stream.reconstruct`.
     """
+    if not isinstance(y, np.ndarray | torch.Tensor):  # snapshots of a recording
+        y = np.stack([y[n] for n in range(min(first or len(y), len(y)))])
     if first is not None and y.ndim > 2:
         if truth is not None:
             frames = real_array(truth, "truth").reshape(-1, *truth.shape[-2:])
@@ -233,7 +235,8 @@ def _true(truth: AnyArray, video: F32) -> F32:
     frames = real_array(truth, "truth")
     size = video.shape[-2:]
     count = frames.size // math.prod(size)
-    return true_frames(truth, 1, (count, *size))[0]
+    frames_of_one: F32 = true_frames(truth, 1, (count, *size))[0]
+    return frames_of_one
 
 
 def _result(
