@@ -82,6 +82,16 @@ def scenes(number: int, generator: torch.Generator) -> Tensor:
     return torch.stack(videos)
 
 
+def shifted_mask(side: int = 512) -> Tensor:
+    """Return the masks of a plane of the simulated colour camera: a pattern moves by a pixel a
+    frame.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pattern = (torch.rand(side + FRAMES, side, generator=generator) < 0.5).float()
+    frames = [pattern[FRAMES - b : FRAMES - b + side] for b in range(FRAMES)]
+    return torch.stack(frames)[:, ::2, ::2]
+
+
 def train(masks: Tensor, seconds: float, batch: int = 8) -> TinyUnet:
     """Train behind masks, (8, H, W), from 0 to 1, for some seconds."""
     torch.manual_seed(0)
@@ -115,7 +125,6 @@ def train(masks: Tensor, seconds: float, batch: int = 8) -> TinyUnet:
 
 if __name__ == "__main__":
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
-    mask = (torch.rand(FRAMES, 256, 256, generator=torch.Generator().manual_seed(0)) < 0.5).float()
-    trained = train(mask, 60 * minutes)
+    trained = train(shifted_mask(), 60 * minutes)
     save_file(trained.state_dict(), WEIGHTS)
     print(f"wrote {WEIGHTS}")

@@ -190,9 +190,7 @@ PublicKey = Annotated[
 Name = Annotated[str, _matching(_NAME, _NAME_WORDS)]
 """A name that may appear in file names and messages."""
 
-SolverName = Annotated[
-    str, _matching(rf"{_SOLVER}(\+{_SOLVER})*", _NAME_WORDS), AfterValidator(_resolved_file)
-]
+SolverName = Annotated[str, _matching(_SOLVER, _NAME_WORDS), AfterValidator(_resolved_file)]
 """The name of a solver, ``module:Class``, ``file.py:Class`` or a file of a network, paths as in
 `RigPath`."""
 

@@ -20,7 +20,6 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import (
     Abilities,
     Coded,
-    Denoiser,
     LocalDenoiser,
     MemoryReducible,
     Reconstructor,
@@ -147,15 +146,11 @@ class Engine:
         self.calibration = calibration
         self.device = device
         self._solver = solver
-        self._network: Reconstructor | None = None
-        self._abilities = Abilities()
-        self._denoiser: Denoiser | None = None
-        if isinstance(solver, Reconstructor):
-            self._network = solver
-            self._abilities = solver.abilities
-            self._denoiser = solver.abilities.before
-        else:
-            self._denoiser = solver
+        self._network = solver if isinstance(solver, Reconstructor) else None
+        self._abilities = (
+            solver.abilities if isinstance(solver, Reconstructor) else Abilities(solver, steps=0)
+        )
+        self._denoiser = self._abilities.before
         self.settings = self._possible(settings)
         self._mosaics = False
         if self._denoiser is not None:
@@ -553,7 +548,7 @@ class Engine:
 
         The last of the iterations are those of a reconstructor.
         """
-        steps = 0 if self._network is None else self._abilities.steps_among(iterations)
+        steps = self._abilities.steps_among(iterations)
         iterations -= steps
         if self._network is not None and not iterations:
             whole = coded(measurement, start, start.v)

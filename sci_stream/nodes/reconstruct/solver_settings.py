@@ -21,7 +21,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Solver
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.plugin_code import denoiser_sha256, source_of
+from sci_stream.recon.denoisers.plugin_code import solver_sha256, source_of
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import has_weights
 from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
@@ -92,7 +92,7 @@ def describe_solver(
     if (weights := _weights(section)) is not None:
         output["weights"] = weights.name
         output["weights_sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    if code := denoiser_sha256(prior):
+    if code := solver_sha256(prior):
         output["code_sha256"] = code
     return output
 

@@ -15,10 +15,9 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.nodes.runtime import analyses
 from sci_stream.nodes.runtime.runtime_folder import RIG_COPY
 from sci_stream.recon.denoisers.plugin_code import (
+    DENOISERS,
     MAX_BYTES,
-    NETWORK_FILES,
     code_of,
-    denoiser_code,
     files_of,
     sha256,
     size_of,
@@ -111,17 +110,12 @@ def _inputs(rig: Rig) -> Iterator[Path]:
 
 
 def _code(rig: Rig) -> list[Path]:
-    return list(dict.fromkeys([*denoiser_code(rig.reconstruct.solver), *_packages(rig)]))
+    solver = code_of(rig.reconstruct.solver, DENOISERS)
+    found = [solver, *(code_of(name, analyses.GROUP) for name in rig.reconstruct.analyses)]
+    return list(dict.fromkeys(code for code in found if code is not None))
 
 
 def _packages(rig: Rig) -> list[Path]:
     """Return the code that Python imports: modules and packages, not files by their path."""
-    parts = rig.reconstruct.solver.split("+")
-    names = [part for part in parts if ".py:" not in part and not part.endswith(NETWORK_FILES)]
-    found = [code for name in names for code in denoiser_code(name)]
-    found += [
-        code
-        for name in rig.reconstruct.analyses
-        if (code := code_of(name, analyses.GROUP)) is not None
-    ]
-    return list(dict.fromkeys(found))
+    place = rig.reconstruct.solver.rpartition(":")[0] or rig.reconstruct.solver
+    return [code for code in _code(rig) if code != Path(place)]

@@ -70,16 +70,10 @@ def code_of(name: str, group: str) -> Path | None:
     return Path(spec.origin) if spec.has_location and spec.origin else None
 
 
-def denoiser_code(name: str) -> list[Path]:
-    """Return the code of the denoisers in a name, which are joined by ``+``."""
-    found = (code_of(part, DENOISERS) for part in name.split("+"))
-    return [path for path in found if path is not None]
-
-
-def denoiser_sha256(name: str) -> str:
-    """Return the hash of the code of the denoisers in a name; "" of those of this project."""
-    parts = [sha256(source_of(path)) for path in denoiser_code(name)]
-    return "+".join(parts)
+def solver_sha256(name: str) -> str:
+    """Return the hash of the code of a solver; "" of one of this project."""
+    code = code_of(name, DENOISERS)
+    return "" if code is None else sha256(source_of(code))
 
 
 def files_of(path: Path) -> Iterator[Path]:

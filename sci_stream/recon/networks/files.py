@@ -6,7 +6,7 @@ A file of a network is a program. It runs only where its user names it as a solv
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,8 @@ from torch.export.passes import move_to_device_pass
 from sci_stream.errors import ConfigError, SciStreamError, WeightsError, require_optional
 from sci_stream.file_guard import in_words, reading, require_regular
 from sci_stream.recon.denoisers.plugin_code import source_of
-from sci_stream.recon.denoisers.weights import read_pickled
+from sci_stream.recon.denoisers.weights import read_pickled, unwrapped
 
-# Entries under which training scripts save the tensors.
-_WRAPPERS = ("state_dict", "model_state_dict", "params", "model", "net", "network")
 _PICKLED = (
     "If you trust the file: sci_stream.Network(model, pickled=True), which runs code from it."
 )
@@ -106,9 +104,7 @@ def load_weights(model: Any, path: Path, *, pickled: bool) -> None:
                 state = torch.load(path, map_location="cpu", weights_only=False)
     if isinstance(state, torch.nn.Module):
         state = state.state_dict()
-    for wrapper in _WRAPPERS:
-        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
-            state = state[wrapper]
+    state = unwrapped(state)
     try:
         model.load_state_dict({key.removeprefix("module."): one for key, one in state.items()})
     except (AttributeError, RuntimeError, TypeError) as error:

@@ -56,8 +56,6 @@ class Network:
         as it accepts.
     output
         Index or key of the video in a list, tuple or dictionary, or a function of the result.
-    images
-        ``"NHW"`` or ``"N1HW"``, the shape of y and Phi_s; by default the first that works.
     y_scale, white
         Factor of y, and value of white in the video: 1 where a white frame adds 1 to y through an
         open mask.
@@ -66,8 +64,6 @@ class Network:
     tile
         The only size in pixels that it takes, of a square or (height, width): larger pictures are
         cut into tiles that overlap.
-    multiple
-        Height and width must be a multiple of it; by default found.
     planes
         It takes the four planes of a colour camera as one batch; else one after the other.
     half
@@ -83,12 +79,10 @@ class Network:
     model: Any
     inputs: Sequence[Any] | Callable[[Coded], Sequence[Any]] | None = None
     output: int | str | Callable[[Any], Any] = -1
-    images: str = ""
     y_scale: float = 1.0
     white: float = 1.0
     frames: int | None = None
     tile: int | tuple[int, int] | None = None
-    multiple: int = 0
     planes: bool = False
     half: bool = False
     data_step: bool = True
@@ -144,11 +138,6 @@ def _arguments(model: Any) -> list[str]:
     ]
 
 
-def _count(model: Any) -> int:
-    """Return the number of arguments that a network needs; 0 if it is not known."""
-    return len(model.inputs if isinstance(model, OnnxModel) else _arguments(model))
-
-
 class NetworkSolver:
     """A network on a device: a `sci_stream.ports.Reconstructor`."""
 
@@ -165,13 +154,10 @@ class NetworkSolver:
         self._tile = (tile, tile) if isinstance(tile, int) else tile
         self._may_cut = self._tile is None
         self._size = (0, 0)
-        inputs = declared.inputs
-        if inputs is None:
-            inputs = _INPUTS[: _count(model) or len(_INPUTS)]
-        self._inputs = inputs
-        multiples = (declared.multiple,) if declared.multiple else (1, _MULTIPLE)
-        layouts = (declared.images,) if declared.images else ("NHW", "N1HW")
-        self._ways = [*itertools.product(multiples, layouts)]
+        count = len(model.inputs if isinstance(model, OnnxModel) else _arguments(model))
+        self._inputs = declared.inputs or _INPUTS[: count or None]
+        # Height and width are multiples of the first; y has the shape (N, 1, H, W), or (N, H, W).
+        self._ways = [*itertools.product((1, _MULTIPLE), (False, True))]
 
     @property
     def abilities(self) -> Abilities:
@@ -229,15 +215,14 @@ class NetworkSolver:
             else:
                 self._ways.sort(key=lambda other: other != way)
                 return video
-        shapes = f"y {(*problem.y.shape,)}, Phi {(*problem.phi.shape,)}"
         raise InputError(
             f"The network {self.name!r} failed",
-            expected=f"a video {(*problem.phi.shape,)} for {shapes}",
+            expected=f"a video {(*problem.phi.shape,)}, as the masks",
             got=in_words(failures[0]),
             hint=_DECLARE,
         ) from failures[0]
 
-    def _tiled(self, problem: Coded, multiple: int, images: str) -> Tensor:
+    def _tiled(self, problem: Coded, multiple: int, channel: bool) -> Tensor:
         size = problem.y.shape[-2:]
         whole = [-(-side // multiple) * multiple for side in size]
         height, width = self._tile or whole
@@ -249,15 +234,15 @@ class NetworkSolver:
             problem = Coded(*padded)
         places = tiles(problem.y.shape[-2:], (height, width))
         videos = (
-            self._called(Coded(*(part[place] for part in problem)), images) for place in places
+            self._called(Coded(*(part[place] for part in problem)), channel) for place in places
         )
-        video = blended(videos, places, problem.phi.shape).to(self._device)
+        video = blended(videos, places, problem.phi)
         return video[..., : size[0], : size[1]]
 
-    def _called(self, problem: Coded, images: str) -> Tensor:
+    def _called(self, problem: Coded, channel: bool) -> Tensor:
         """Call the network with a whole problem."""
         declared = self._declared
-        arguments = self._arguments(problem, images)
+        arguments = self._arguments(problem, channel)
         dtype = half_dtype(self._device) if declared.half else None
         with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
             result = self._model(*arguments)
@@ -268,7 +253,7 @@ class NetworkSolver:
         video = video.detach().to(self._device, torch.float32, copy=True).reshape(shape)
         return video if declared.white == 1.0 else video / declared.white
 
-    def _arguments(self, problem: Coded, images: str) -> list[Any]:
+    def _arguments(self, problem: Coded, channel: bool) -> list[Any]:
         """Return the arguments: copies, as a network may write to them."""
         if callable(self._inputs):
             return list(self._inputs(problem))
@@ -276,7 +261,7 @@ class NetworkSolver:
         total = problem.phi.sum(1)
         total = torch.where(total == 0, 1.0, total)
         known = {"y": y, "Phi_s": total, "mean": y / total, "noise": problem.noise.clone()}
-        if images == "N1HW":
+        if channel:
             known = {name: image.unsqueeze(1) for name, image in known.items()}
         known["Phi"] = problem.phi.clone()
         known["mask"] = known["Phi"][0]

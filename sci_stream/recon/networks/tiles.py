@@ -18,32 +18,26 @@ Place = tuple[Any, ...]
 
 def tiles(size: Sequence[int], tile: tuple[int, int]) -> list[Place]:
     """Return the places of tiles that cover a picture, row by row; it is no smaller than a tile."""
-    rows, columns = (_starts(*pair) for pair in zip(size, tile, strict=True))
-    height, width = tile
-    return [
-        (..., slice(row, row + height), slice(column, column + width))
-        for row in rows
-        for column in columns
-    ]
+    rows, columns = (_parts(*pair) for pair in zip(size, tile, strict=True))
+    return [(..., row, column) for row in rows for column in columns]
 
 
-def _starts(length: int, tile: int) -> list[int]:
-    """Return where tiles begin, at equal distances."""
+def _parts(length: int, tile: int) -> list[slice]:
+    """Return the parts of a side, at equal distances."""
     step = max(1, math.floor(tile * (1 - _OVERLAP)))
-    count = 1 + math.ceil((length - tile) / step)
-    return [round(n * (length - tile) / max(1, count - 1)) for n in range(count)]
+    last = math.ceil((length - tile) / step)
+    starts = (round(n * (length - tile) / max(1, last)) for n in range(last + 1))
+    return [slice(start, start + tile) for start in starts]
 
 
-def blended(videos: Iterable[Tensor], places: Sequence[Place], shape: Sequence[int]) -> Tensor:
+def blended(videos: Iterable[Tensor], places: Sequence[Place], like: Tensor) -> Tensor:
     """Return the video, (…, H, W), of its tiles: where they overlap, a mean that fades."""
     if len(places) == 1:
         return next(iter(videos))
-    total = weight = torch.zeros(())
+    total = torch.zeros_like(like)
+    weight = torch.zeros_like(like)
     for video, place in zip(videos, places, strict=True):
-        if total.ndim == 0:
-            total = video.new_zeros(*shape)
-            weight = video.new_zeros(*shape[-2:])
-        fade = torch.outer(*(_faded(side, video) for side in video.shape[-2:]))
+        fade = torch.outer(*(_faded(side, like) for side in video.shape[-2:]))
         total[place] += video * fade
         weight[place] += fade
     return total / weight
@@ -51,5 +45,5 @@ def blended(videos: Iterable[Tensor], places: Sequence[Place], shape: Sequence[i
 
 def _faded(length: int, like: Tensor) -> Tensor:
     """Return weights along a side of a tile: 1 in the middle, nearly 0 at its ends."""
-    from_end = torch.arange(1, length + 1, dtype=like.dtype, device=like.device)
+    from_end = torch.arange(1, length + 1, device=like.device)
     return torch.minimum(from_end, from_end.flip(0)).div(length * _OVERLAP).clamp_max(1.0)
