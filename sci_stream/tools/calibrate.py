@@ -112,7 +112,7 @@ def calibrate(
 
 
 def _require_lens(camera: Camera) -> None:
-    """Raise `ConfigError` for a simulated or replayed camera: nobody can show it a pattern."""
+    """Raise `ConfigError` for a simulated or replayed camera: it can be shown no pattern."""
     if isinstance(camera, ModulatedCamera) or camera.calibration() is None:
         return
     raise ConfigError(
