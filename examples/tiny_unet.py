@@ -40,6 +40,8 @@ class TinyUnet(nn.Module):
         )
         self.up = nn.Conv2d(2 * wide, channels, 3, padding=1)
         self.last = nn.Conv2d(2 * channels, FRAMES, 3, padding=1)
+        nn.init.zeros_(self.last.weight)  # training begins with the mean in each frame
+        nn.init.zeros_(self.last.bias)
         if weights is not None:
             self.load_state_dict(load_file(weights))
 
@@ -56,7 +58,7 @@ class TinyUnet(nn.Module):
 
 
 def scenes(number: int, generator: torch.Generator) -> Tensor:
-    """Draw videos, (N, 8, 64, 64) from 0 to 1: textures and discs that move."""
+    """Draw videos, (N, 8, 64, 64) from 0 to 1: moving discs before textures that rest or move."""
     side = PATCH_PX + 4 * FRAMES
     canvas = torch.zeros(number, 1, side, side)
     for scale in (4, 8, 16, 32):
@@ -67,6 +69,7 @@ def scenes(number: int, generator: torch.Generator) -> Tensor:
     videos = []
     for one in canvas:
         velocity = 2.4 * torch.rand(2, generator=generator) - 1.2
+        velocity *= torch.rand((), generator=generator) < 0.5
         discs = [side * torch.rand(4, generator=generator) for _ in range(3)]
         frames = []
         for b in range(FRAMES):
@@ -83,11 +86,12 @@ def scenes(number: int, generator: torch.Generator) -> Tensor:
 
 
 def shifted_mask(side: int = 512) -> Tensor:
-    """Return the masks of a plane of the simulated colour camera: a pattern moves by a pixel a
-    frame.
+    """Return the masks of a plane of the simulated colour camera: a pattern, a little out of focus,
+    moves by a pixel a frame.
     """
     generator = torch.Generator().manual_seed(0)
     pattern = (torch.rand(side + FRAMES, side, generator=generator) < 0.5).float()
+    pattern = 0.6 * pattern + 0.4 * avg_pool2d(pattern[None], 3, stride=1, padding=1)[0]
     frames = [pattern[FRAMES - b : FRAMES - b + side] for b in range(FRAMES)]
     return torch.stack(frames)[:, ::2, ::2]
 

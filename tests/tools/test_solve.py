@@ -66,7 +66,7 @@ def test_channels_are_solved_by_themselves_and_saved_as_colour(data, tmp_path: P
     assert video.shape == (1, B, H, W, 3)
     for channel, snapshot in enumerate(colours.y):
         alone = sci_stream.reconstruct(
-            snapshot, data.masks, denoiser="tv", iterations=3, device="cpu", white=1.0
+            snapshot, data.masks, solver="tv", iterations=3, device="cpu", white=1.0
         )
         np.testing.assert_allclose(video[0, ..., channel], alone.video, atol=1e-5)
     solve_file(colours, tmp_path / "v.png", options)

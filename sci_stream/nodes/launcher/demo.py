@@ -165,9 +165,9 @@ def demo_rig(
     chosen = pick_device(device)
     sizes_px = (size,) if size else _SIZES_PX
     if solver:  # the camera finds the rate, see `pace_camera`
-        path = solver.rpartition(":")[0] or solver
-        if Path(path).is_file():  # the rig file is in another folder
-            solver = f"{Path(path).resolve()}{solver.removeprefix(path)}"
+        code = solver.rpartition(":")[0] or solver
+        if Path(code).is_file():  # the rig file is in another folder
+            solver = f"{Path(code).resolve()}{solver.removeprefix(code)}"
         plan = _DemoPlan(solver, 0, sizes_px[-1], _SOLVE_S, "; the camera follows its speed")
     else:
         plan = _plan(chosen, sizes_px, report)

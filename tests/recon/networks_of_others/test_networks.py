@@ -198,7 +198,7 @@ class Birnat(nn.Module):
 
 def test_declaration_names_inputs_scale_and_output(y, masks) -> None:
     declared = sci_stream.Network(
-        Birnat(), inputs=("mask", "mean", HEIGHT, B), images="N1HW", output=0,
+        Birnat(), inputs=("mask", "mean", HEIGHT, B), output=0,
         y_scale=255.0, white=255.0, data_step=False,
     )  # fmt: skip
     video = solve(y, masks, declared)
