@@ -98,11 +98,11 @@ node_modules/.installed: package.json
 	@touch $@
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml testing/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
+		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges --editable ./testing
 	@touch $@
 
 # On Linux, PyPI's torch brings libraries of CUDA, 2 to 3 GB: without an NVIDIA driver the build for processors is taken, from

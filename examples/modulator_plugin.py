@@ -19,7 +19,7 @@ from sci_stream.modulation.timing import (
     checked_timing,
     pattern_hash,
 )
-from sci_stream.testing.modulators import ModulatorContract
+from sci_stream_testing.modulators import ModulatorContract
 
 
 class NotedModulator:

@@ -51,7 +51,7 @@ class ManagedCamera:
 
     Any exception that the port does not declare becomes a `CameraError` that names driver and call;
     `stop` and `close` never raise. Shape, type and range of each frame are checked;
-    `sci_stream.testing.cameras` tests the rest of the contract. A call that does not return cannot
+    `sci_stream_testing.cameras` tests the rest of the contract. A call that does not return cannot
     be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
     ``other_camera`` allows another serial number or firmware when it is reopened.
     """

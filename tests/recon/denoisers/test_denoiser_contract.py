@@ -14,7 +14,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
-from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream_testing.denoisers import DenoiserContract
 
 CPU = torch.device("cpu")
 
