@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import torch
 
-from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
+from sci_stream.plugins import CallableDenoiser, DenoiserDefaults
 from sci_stream_testing.denoisers import DenoiserContract
 
 

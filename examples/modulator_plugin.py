@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sci_stream.modulation.timing import (
+from sci_stream.plugins import (
     MaskTiming,
     ModulatorCapabilities,
     checked_patterns,
