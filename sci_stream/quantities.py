@@ -208,7 +208,8 @@ def gauges(report: object) -> dict[str, float | dict[str, float]]:
     """
     values: dict[str, dict[str, float]] = {}
     for quantity in quantities_of(type(report)):
-        metric, value = quantity.metric, quantity.value_in(report)
+        metric = quantity.metric
+        value = quantity.value_in(report)
         if metric is not None and isinstance(value, int | float):
             values.setdefault(metric.name, {})[metric.label_value] = value
     return {name: by_label.get("", by_label) for name, by_label in values.items()}

@@ -134,7 +134,8 @@ def load_measurement(
         pair = paired(of_y.load(), of_masks.load(), sizes)
         for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
             assumed += [f"the {what} of {path.name} {note}"] if note else []
-        y, found_masks = pair.y, pair.masks
+        y = pair.y
+        found_masks = pair.masks
     scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)
     is_required = truth_file is not None or bool(names["truth"])
     true = scene.best_truth(truths, assumed, is_required=is_required)

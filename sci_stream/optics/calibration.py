@@ -103,7 +103,8 @@ class Calibration:
                 "The mask stack phi contains NaN or infinity",
                 got=f"{int((~np.isfinite(phi)).sum())} such values",
             )
-        low, high = float(phi.min()), float(phi.max())
+        low = float(phi.min())
+        high = float(phi.max())
         if low < 0.0 or high > 1.0:
             raise CalibrationError(
                 "The mask stack phi is not a transmission",
@@ -195,10 +196,8 @@ class Calibration:
         step = 1 if self.bayer is None else 2  # neighbours of a plane
         if min(self.shape) <= step:
             return 1.0
-        rows, columns = (
-            self.phi[:, step:] - self.phi[:, :-step],
-            self.phi[..., step:] - self.phi[..., :-step],
-        )
+        rows = self.phi[:, step:] - self.phi[:, :-step]
+        columns = self.phi[..., step:] - self.phi[..., :-step]
         changes = float(np.square(rows).mean() + np.square(columns).mean())
         variance = float(self.phi.var((1, 2)).mean())
         return min(1.0, max(0.1, round(changes / (4 * variance), 1))) if variance > 0 else 1.0

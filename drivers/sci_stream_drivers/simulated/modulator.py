@@ -92,7 +92,8 @@ class SimulatedModulator:
         self.stop()
         if capabilities.holds:
             self._bench.load(checked_patterns(patterns, capabilities))
-        self._loaded, self._armed = True, False
+        self._loaded = True
+        self._armed = False
         return pattern_hash(patterns)
 
     def arm(self, timing: MaskTiming) -> MaskTiming:

@@ -52,12 +52,14 @@ class Sprite:
         """Composite the object at time ``t`` onto ``canvas`` (H, W, 3), at sub-pixel position."""
         size = len(self.picture)
         x, y = self.path(t)
-        left, top = max(math.floor(x - size / 2), 0), max(math.floor(y - size / 2), 0)
+        left = max(math.floor(x - size / 2), 0)
+        top = max(math.floor(y - size / 2), 0)
         right = min(math.ceil(x + size / 2) + 1, canvas.shape[1])
         bottom = min(math.ceil(y + size / 2) + 1, canvas.shape[0])
         if right <= left or bottom <= top:
             return
-        c, s = math.cos(self.turn_rad * t), math.sin(self.turn_rad * t)
+        c = math.cos(self.turn_rad * t)
+        s = math.sin(self.turn_rad * t)
         middle = (size - 1) / 2
         to_canvas = np.array(
             [[c, -s, x - left - (c - s) * middle], [s, c, y - top - (s + c) * middle]]
