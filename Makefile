@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
+.PHONY: commits lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
@@ -66,6 +66,9 @@ audit: install  ## Look up known vulnerabilities of every package that the image
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/container/requirements-cuda.txt
 
 check: lint types imports scripts  ## Everything that reads the code without running it
+
+commits: install  ## Each of the last ten commits is green by itself
+	.ci/commits
 
 lint: install
 	$(BIN)/ruff check .
