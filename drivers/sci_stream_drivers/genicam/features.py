@@ -137,7 +137,8 @@ def apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
 def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     lib = library()
     node = find(node_map, setting.feature, camera)
-    kind, access = kind_of(node), access_of(node)
+    kind = kind_of(node)
+    access = access_of(node)
     if "W" not in access:
         raise ConfigError(
             f"{camera}: the feature {setting.feature} cannot be set",

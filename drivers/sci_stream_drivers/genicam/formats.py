@@ -220,7 +220,8 @@ def _unpack(raw: U8, pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np
     for index in range(inside, count):
         out[index] = int.from_bytes(raw[index * group.bytes_ :][: group.bytes_].tobytes(), "little")
     for first in range(0, count, spare.size):
-        block, source = out[first : first + spare.size], words[first : first + spare.size]
+        block = out[first : first + spare.size]
+        source = words[first : first + spare.size]
         block[: source.size] = source
         spread(block, spare[: block.size])
     return out.view("<u2").astype(np.uint16, copy=False)[:n_pixels]

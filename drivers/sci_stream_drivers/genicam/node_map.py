@@ -68,11 +68,9 @@ def _limits(node: Any) -> tuple[float | None, float | None, float | None]:
 
 def _finite(limit: Any) -> Any:
     """Return a limit, None if it is only the limit of the type."""
-    return (
-        limit
-        if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT
-        else None
-    )
+    if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT:
+        return limit
+    return None
 
 
 def range_text(node: Any) -> str:

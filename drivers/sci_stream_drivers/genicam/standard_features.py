@@ -87,7 +87,8 @@ class StandardFeature:
 
     def describe(self, node: Any) -> Feature:
         """Describe a feature that holds it; times are in µs, whatever the unit of the feature."""
-        about, scale = describe(node, ""), microseconds(node)
+        about = describe(node, "")
+        scale = microseconds(node)
         if about.name not in self.names or scale == 1:
             return about
         names = ("value", "minimum", "maximum", "step")

@@ -77,7 +77,8 @@ def _search(path: Path) -> FoundProducer:
                 interfaces = tuple(_interfaces(system, path))
                 problem = ""
             except library().gentl.GenericException as error:
-                interfaces, problem = (), message_of(error)
+                interfaces = ()
+                problem = message_of(error)
             return FoundProducer(
                 str(path), name, named["vendor"], named["version"], interfaces, problem
             )
