@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.model import (
+    F32,
+    F64,
+    U8,
     Array,
     BayerPhase,
     CameraCapabilities,
     CameraFrame,
     Feature,
+    Flags,
     FoundCamera,
     FoundInterface,
     FoundProducer,
@@ -26,13 +30,15 @@ from sci_stream.modulation.timing import (
     CameraTiming,
     CameraTrigger,
     MaskTiming,
+    Master,
     ModulatorCapabilities,
+    Pulse,
     checked_patterns,
     checked_timing,
     pattern_hash,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value
+from sci_stream.parameters import Parameter, Value, checked_changes
 from sci_stream.ports import (
     AdjustableCamera,
     Camera,
@@ -55,6 +61,9 @@ if TYPE_CHECKING:
     from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 
 __all__ = [
+    "F32",
+    "F64",
+    "U8",
     "AdjustableCamera",
     "Analysis",
     "Array",
@@ -71,6 +80,7 @@ __all__ = [
     "DenoiserDefaults",
     "Feature",
     "FeatureLister",
+    "Flags",
     "FoundCamera",
     "FoundInterface",
     "FoundProducer",
@@ -79,16 +89,19 @@ __all__ = [
     "LocalDenoiser",
     "MaskModulator",
     "MaskTiming",
+    "Master",
     "MemoryReducible",
     "ModulatorCapabilities",
     "MosaicDenoiser",
     "Parameter",
     "Pattern",
+    "Pulse",
     "RecordableDenoiser",
     "SolveReport",
     "TriggeredCamera",
     "Value",
     "VideoDenoiser",
+    "checked_changes",
     "checked_patterns",
     "checked_timing",
     "pattern_hash",

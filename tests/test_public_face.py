@@ -24,32 +24,12 @@ PUBLIC = {
 }
 # Internal modules that the other distributions of this repository import.
 INTERNALS = {
-    "drivers/sci_stream_drivers": {
-        "clock",
-        "file_guard",
-        "files",
-        "model",
-        "modulation",
-        "optics",
-        "parameters",
-        "ports",
-        "recording",
-    },
-    "drivers/cameras/sci_stream_cameras": {"clock", "model"},
-    "drivers/modulators/sci_stream_modulators": {
-        "cli",
-        "config",
-        "model",
-        "modulation",
-        "nodes",
-        "ports",
-        "security",
-        "transport",
-    },
-    "drivers/gentl_sim/sci_stream_gentl_sim": {"file_guard", "model", "recording"},
+    "drivers/sci_stream_drivers": {"file_guard", "files", "optics", "parameters", "recording"},
+    "drivers/cameras/sci_stream_cameras": set[str](),
+    "drivers/modulators/sci_stream_modulators": {"cli", "config", "nodes", "security", "transport"},
+    "drivers/gentl_sim/sci_stream_gentl_sim": {"file_guard", "recording"},
     "bridges/sci_stream_bridges": {
         "cli",
-        "clock",
         "file_guard",
         "model",
         "nodes",
@@ -59,15 +39,7 @@ INTERNALS = {
         "transport",
         "web",
     },
-    "testing/sci_stream_testing": {
-        "clock",
-        "config",
-        "model",
-        "modulation",
-        "nodes",
-        "parameters",
-        "ports",
-    },
+    "testing/sci_stream_testing": {"config", "nodes"},
 }
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

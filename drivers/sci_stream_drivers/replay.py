@@ -19,13 +19,18 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, FileFormatError, InputError
 from sci_stream.file_guard import unicode_name
 from sci_stream.files.measurement_file import Measurements, load_measurement
-from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
-from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
+from sci_stream.plugins import (
+    Array,
+    BayerPhase,
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    unix_ns,
+)
 from sci_stream.recording.columns import recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_drivers.fields import BayerOption, DriverOptions, pixel_format_name

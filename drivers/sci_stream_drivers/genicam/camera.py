@@ -14,10 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import CameraCapabilities, CameraFrame, Inspection
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.plugins import (
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    CameraTiming,
+    CameraTrigger,
+    Inspection,
+    Parameter,
+    Value,
+    checked_changes,
+)
 from sci_stream_drivers.genicam import exposures, node_map
 from sci_stream_drivers.genicam.chunks import chunk_units
 from sci_stream_drivers.genicam.features import apply, configure

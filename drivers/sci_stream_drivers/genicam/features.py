@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
-from sci_stream.parameters import Value
+from sci_stream.plugins import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import (
     access_of,

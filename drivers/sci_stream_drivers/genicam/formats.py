@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CameraError
-from sci_stream.model import U8, Array, BayerPhase
+from sci_stream.plugins import U8, Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
 """``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sci_stream.model import FrameIds
+from sci_stream.plugins import FrameIds
 from sci_stream_drivers.genicam.library import feature
 
 # GigE Vision 1.x block ids; 0 marks test packets and is skipped.

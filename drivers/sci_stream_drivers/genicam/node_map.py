@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sci_stream.model import Feature
-from sci_stream.parameters import Value
+from sci_stream.plugins import Feature, Value
 from sci_stream_drivers.genicam.library import attribute, get, library
 
 _KINDS = {

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
-from sci_stream.model import FoundCamera
+from sci_stream.plugins import FoundCamera, unix_ns
 from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.library import attribute, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import GenicamOptions

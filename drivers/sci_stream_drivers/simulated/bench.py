@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sci_stream.model import U8
-from sci_stream.modulation.timing import CameraTrigger, MaskTiming
-from sci_stream.ports import Pattern
+from sci_stream.plugins import U8, CameraTrigger, MaskTiming, Pattern
 from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 # A camera that is not triggered begins anywhere in a cycle: by this share of it further each time.

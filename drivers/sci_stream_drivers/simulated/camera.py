@@ -11,12 +11,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError
-from sci_stream.model import F32, Array, CameraCapabilities, CameraFrame
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.plugins import (
+    F32,
+    Array,
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    CameraTiming,
+    CameraTrigger,
+    Parameter,
+    Value,
+    checked_changes,
+    unix_ns,
+)
 from sci_stream_drivers.fields import pixel_format_name
 from sci_stream_drivers.pacing import Pacer
 from sci_stream_drivers.simulated.bench import Bench, bench_of

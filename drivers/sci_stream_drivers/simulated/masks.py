@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sci_stream.model import F32, F64, U8, Flags
+from sci_stream.plugins import F32, F64, U8, Flags
 from sci_stream_drivers.simulated.options import MAX_DEVIATIONS, SimulatedOptions
 
 _MASK_STREAM = 1

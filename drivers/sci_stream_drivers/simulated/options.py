@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sci_stream.errors import did_you_mean
-from sci_stream.model import BayerPhase, FrameIds
+from sci_stream.plugins import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
 CLIPS = ("splash", "fan", "drops", "balloon")

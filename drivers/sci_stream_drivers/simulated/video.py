@@ -12,7 +12,7 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.media import in_natural_order, read_image, video_frames
-from sci_stream.model import U8
+from sci_stream.plugins import U8
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
