@@ -41,6 +41,7 @@ from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.quantities import page_texts
 from sci_stream.reports import CalibrationHealth, SolveReport
+from sci_stream.web.archive import KEPT_S, SPANS_S
 from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
@@ -124,8 +125,11 @@ def make_app(
     async def control(request: Request) -> Response:
         return await answer(request, display, replays, ask, replay_slot)
 
-    async def history(_: Request) -> Response:
-        return JSONResponse({"history": hub.history.samples()})
+    async def history(request: Request) -> Response:
+        span = request.query_params.get("span", str(KEPT_S))
+        if span not in map(str, SPANS_S):
+            return JSONResponse({"error": f"span is one of {[*SPANS_S]}"}, status_code=400)
+        return JSONResponse({"history": hub.history.samples(span_s=int(span))})
 
     async def quantities(_: Request) -> Response:
         return JSONResponse(
