@@ -162,11 +162,9 @@ class Quantity:
             return value.value
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        return (
-            value / self.divisor
-            if self.divisor != 1.0 and isinstance(value, int | float)
-            else value
-        )
+        if self.divisor != 1.0 and isinstance(value, int | float):
+            return value / self.divisor
+        return value
 
 
 _DECLARED: dict[type, tuple[Quantity, ...]] = {}

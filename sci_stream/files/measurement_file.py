@@ -157,7 +157,8 @@ COLOURS = (
     "green and blue? Then solve each by itself (sci-stream solve --channels)"
 )
 # Moments of a scene that moves correlate less; moments of one that does not have equal means.
-_MIN_CORRELATION, _MIN_RATIO = 0.9, 1.05
+_MIN_CORRELATION = 0.9
+_MIN_RATIO = 1.05
 
 
 def look_like_colours(y: Array) -> bool:

@@ -435,11 +435,9 @@ class _TakenFrames:
         """Return the average of a step that was taken before; None if it was not."""
         figures = self._arrays.get(f"{name}.figures")
         n = self._arrays.get(f"{name}.n")
-        return (
-            None
-            if figures is None or n is None
-            else FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
-        )
+        if figures is None or n is None:
+            return None
+        return FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
 
     def put(self, name: str, mean: FrameMean) -> FrameMean:
         """Keep the average of a step, and return it."""

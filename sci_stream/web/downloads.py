@@ -76,11 +76,9 @@ class _RegionQuery(BaseModel):
 
     @property
     def region(self) -> Region | None:
-        return (
-            None
-            if self.width is None or self.height is None
-            else Region(self.x, self.y, self.width, self.height)
-        )
+        if self.width is None or self.height is None:
+            return None
+        return Region(self.x, self.y, self.width, self.height)
 
 
 class _ValuesQuery(_FrameQuery, _RegionQuery):
