@@ -53,13 +53,16 @@ from sci_stream.web.slots import Slots
 _WEB = Path(__file__).parent / "static"
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the
 # loop.
-_ACKS_PER_S, _ACKS_BURST = 500.0, 1000
+_ACKS_PER_S = 500.0
+_ACKS_BURST = 1000
 # A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it
 # has.
-_BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
+_BYTES_PER_S = 65_536.0
+_BYTES_BURST = 262_144
 # Each fragment of a message costs memory until its end, which may never come.
 _MAX_FRAGMENTS = 256
-_GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
+_GOING_AWAY = 1001
+_TRY_AGAIN_LATER = 1013
 
 
 _TOKEN_PAGE = (_WEB / "token.html").read_text("utf-8")
