@@ -10,7 +10,7 @@ from sci_stream.ports import Reconstructor
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import as_solver
 from sci_stream.recon.denoisers.registry import named_prior
-from sci_stream.testing.reconstructors import ReconstructorContract
+from sci_stream_testing.reconstructors import ReconstructorContract
 from tests.recon.networks_of_others.families import StackedUnet, UnrolledConv3d, WindowTransformer
 
 
