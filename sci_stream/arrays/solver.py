@@ -31,7 +31,7 @@ from sci_stream.optics.white import transmission
 from sci_stream.ports import Reconstructor, Solver
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.external import DenoiserDefaults, as_solver
+from sci_stream.recon.denoisers.external import as_solver, defaults_of
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
@@ -282,9 +282,7 @@ def _solver(
     if isinstance(solver, str):
         name = chosen_denoiser(solver, device, path)
         return named_prior(name, device, path, Precision.AUTO), default_settings(device, name)
-    defaults = getattr(solver, "defaults", None)
-    known = defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults()
-    return as_solver(solver, device, path), settings_for(known, device)
+    return as_solver(solver, device, path), settings_for(defaults_of(solver), device)
 
 
 def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:

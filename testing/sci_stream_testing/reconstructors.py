@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from sci_stream.ports import Coded, MemoryReducible, Reconstructor
+from sci_stream.plugins import Coded, MemoryReducible, Reconstructor
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -87,7 +86,6 @@ def describe_solver(
 ) -> dict[str, int | float | str]:
     """Return the complete solver settings for the recording, with all defaults resolved."""
     output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
-    output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
     output["precision"] = section.precision
     if (weights := _weights(section)) is not None:
         output["weights"] = weights.name

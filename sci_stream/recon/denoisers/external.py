@@ -119,13 +119,7 @@ def load_plugin(name: str) -> DenoiserSpec | None:
             if absent and not path.endswith(".py")
             else None,
         ) from error
-    defaults = getattr(factory, "defaults", DenoiserDefaults())
-    if not isinstance(defaults, DenoiserDefaults):
-        raise ConfigError(
-            f"The attribute defaults of the denoiser {name!r} is invalid",
-            expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
-            got=type(defaults).__name__,
-        )
+    defaults = defaults_of(factory)
     if _is_solver(factory):
         return DenoiserSpec(lambda device, weights, _: as_solver(factory, device, weights, name))
     with_device, takes_weights = _parameters(name, factory)
@@ -142,6 +136,21 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         return as_solver(made, device, None if passed else weights, name)
 
     return DenoiserSpec(make, defaults)
+
+
+def defaults_of(given: Any) -> DenoiserDefaults:
+    """Return the settings that suit a plug-in or an object of a user.
+
+    Raises `ConfigError` if its attribute ``defaults`` is anything else.
+    """
+    defaults = getattr(given, "defaults", DenoiserDefaults())
+    if not isinstance(defaults, DenoiserDefaults):
+        raise ConfigError(
+            f"The attribute defaults of {_name_of(given)} is invalid",
+            expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
+            got=type(defaults).__name__,
+        )
+    return defaults
 
 
 def as_solver(given: Any, device: torch.device, weights: Path | None, name: str = "") -> Solver:
@@ -189,7 +198,7 @@ def _from_file(path: Path, attribute: str) -> Any:
 
 def _is_solver(given: Any) -> bool:
     """Return whether an object is a solver, and not a class or function that makes one."""
-    if isinstance(given, Network | torch.nn.Module) or not inspect.isfunction(given):
+    if not inspect.isfunction(given):
         return not inspect.isclass(given)
     signature = inspect.signature(given)
     if {"device", "weights"} & signature.parameters.keys():
@@ -199,12 +208,7 @@ def _is_solver(given: Any) -> bool:
 
 def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
     """Return whether the factory of a plug-in accepts the device, and weights."""
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"The solver plug-in {name!r} is not a class or function", got=type(factory).__name__
-        ) from error
+    signature = inspect.signature(factory)
     choices = [(), (torch.device("cpu"),)]
     if "device" in signature.parameters:
         choices.reverse()

@@ -120,10 +120,6 @@ def frame_network(device: torch.device) -> str:
     return "ffdnet" if is_large_gpu(device) else "ffdnet-lite"
 
 
-# Denoisers of the laboratory, which is another package.
-_IN_LAB = frozenset({"wnnm", "vbm4d"})
-
-
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
@@ -132,17 +128,12 @@ def denoiser_spec(name: str) -> DenoiserSpec:
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
-    hint = None
-    if name in _IN_LAB:
-        hint = (
-            "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
-        )
     names = ", ".join(sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)}))
     raise ConfigError(
         "Unknown solver",
         expected=f"one of {names}, module:Class, file.py:Class or a file .pt, .pt2 or .onnx",
         got=repr(name),
-        hint=hint,
+        hint="A plug-in is found once its package is installed, such as sci-stream-lab.",
     )
 
 

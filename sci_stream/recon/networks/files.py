@@ -32,11 +32,9 @@ class OnnxModel:
         runtime = require_optional("onnxruntime", "onnx", f"The network {path}")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3
-        wished = ["CPUExecutionProvider"]
-        if device.type == "cuda":
-            wished.insert(0, "CUDAExecutionProvider")
-        providers = [name for name in wished if name in runtime.get_available_providers()]
+        providers = runtime.get_available_providers()
+        if device.type == "cpu":
+            providers = ["CPUExecutionProvider"]
         self._session = runtime.InferenceSession(str(path), options, providers=providers)
         self.inputs = self._session.get_inputs()
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from torch import Tensor
@@ -184,12 +183,12 @@ class NetworkSolver:
         between: Callable[[], None],
     ) -> Iterator[Tensor]:
         """Yield the video; see `sci_stream.ports.Reconstructor`."""
-        frames = self._declared.frames
-        if frames is not None and problem.phi.shape[1] != frames:
+        count = problem.phi.shape[1]
+        if self._declared.frames not in (None, count):
             raise InputError(
-                f"The network {self.name!r} does not recover {problem.phi.shape[1]} frames",
-                expected=f"{frames} masks, as it declares",
-                got=f"{problem.phi.shape[1]} masks",
+                f"The network {self.name!r} recovers another number of frames",
+                expected=f"{self._declared.frames} masks, as it declares",
+                got=count,
             )
         between()
         # Where nothing valid was measured, a guess disturbs less than 0.
@@ -198,9 +197,8 @@ class NetworkSolver:
         if self._planes:
             yield self._video(problem)
         else:
-            count = len(problem.y)
-            planes = (Coded(*(field[n : n + 1] for field in problem)) for n in range(count))
-            yield torch.cat([self._video(plane) for plane in planes])
+            planes = zip(*(torch.split(field, 1) for field in problem), strict=True)
+            yield torch.cat([self._video(Coded(*plane)) for plane in planes])
 
     def _video(self, problem: Coded) -> Tensor:
         """Return the video, (N, B, H, W), by the first way that works; the next tries it first."""
@@ -275,12 +273,8 @@ def _chosen(result: Any, output: int | str | Callable[[Any], Any]) -> Tensor:
         result = output(result)
     elif isinstance(output, str):
         result = result[output]
-    if isinstance(result, Mapping):
-        result = list(result.values())
     while isinstance(result, list | tuple):
         result = result[output if isinstance(output, int) else -1]
-    if isinstance(result, np.ndarray):
-        result = torch.from_numpy(result)
     if not isinstance(result, Tensor):
         raise TypeError(f"it returned {type(result).__name__}, not a tensor")
     return result
