@@ -425,8 +425,6 @@ class Abilities(NamedTuple):
 
     def steps_among(self, iterations: int) -> int:
         """Return how many of some iterations are its own: the last ones."""
-        if self.before is None:
-            return 1
         return min(max(0, iterations - self.least_before), self.steps)
 
 

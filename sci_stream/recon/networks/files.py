@@ -37,6 +37,10 @@ class OnnxModel:
             providers = ["CPUExecutionProvider"]
         self._session = runtime.InferenceSession(str(path), options, providers=providers)
         self.inputs = self._session.get_inputs()
+        size = self.inputs[0].shape[-2:]
+        fixed = all(isinstance(side, int) for side in size)
+        self.size = (size[0], size[1]) if fixed else None
+        """The only height and width that it takes; None for any."""
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
         """Return the results in their order."""
@@ -72,15 +76,6 @@ def load_file(path: Path, device: torch.device) -> Callable[..., Any]:
             got=in_words(error),
             hint="Weights alone are no network: name its class, file.py:Class, and --weights.",
         ) from error
-
-
-def fixed_size(model: Callable[..., Any]) -> tuple[int, int] | None:
-    """Return the only size, (H, W), that the network of a file takes; None if that is not known."""
-    if not isinstance(model, OnnxModel):
-        return None
-    size = model.inputs[0].shape[-2:]
-    fixed = len(size) == 2 and all(isinstance(side, int) for side in size)
-    return (size[0], size[1]) if fixed else None
 
 
 def load_weights(model: Any, path: Path, *, pickled: bool) -> None:

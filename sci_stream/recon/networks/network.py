@@ -23,7 +23,7 @@ from sci_stream.errors import InputError
 from sci_stream.file_guard import in_words
 from sci_stream.ports import Abilities, Coded
 from sci_stream.recon.backend.device import half_dtype, is_lost, ran_out_of_memory
-from sci_stream.recon.networks.files import OnnxModel, fixed_size, load_file, load_weights
+from sci_stream.recon.networks.files import OnnxModel, load_file, load_weights
 from sci_stream.recon.networks.tiles import blended, tiles
 
 _INPUTS = ("y", "Phi", "Phi_s")
@@ -149,12 +149,15 @@ class NetworkSolver:
         self._model = model
         self._device = device
         self._planes = declared.planes
-        tile = declared.tile or fixed_size(model)
+        tile = declared.tile
+        needed = _arguments(model)
+        if isinstance(model, OnnxModel):
+            tile = tile or model.size
+            needed = [one.name for one in model.inputs]
         self._tile = (tile, tile) if isinstance(tile, int) else tile
         self._may_cut = self._tile is None
         self._size = (0, 0)
-        count = len(model.inputs if isinstance(model, OnnxModel) else _arguments(model))
-        self._inputs = declared.inputs or _INPUTS[: count or None]
+        self._inputs = declared.inputs or _INPUTS[: len(needed) or None]
         # Height and width are multiples of the first; y has the shape (N, 1, H, W), or (N, H, W).
         self._ways = [*itertools.product((1, _MULTIPLE), (False, True))]
 
