@@ -75,7 +75,7 @@ def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
         "--solver",
         "identity",
     ]
-    with pytest.raises(ConfigError, match="--plot and --weights are for one denoiser"):
+    with pytest.raises(ConfigError, match="--plot and --weights are for one solver"):
         app([*arguments, "--plot", str(published / "plot.png")], standalone_mode=False)
 
 
