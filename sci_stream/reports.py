@@ -165,6 +165,11 @@ class CalibrationHealth:
     defects: Annotated[str, prose(1024), Reported()] = ""
 
     @property
+    def defect_names(self) -> list[str]:
+        """Names of the defects."""
+        return [line.split(": ")[0] for line in self.defects.splitlines()]
+
+    @property
     def shift_px(self) -> float | None:
         """Distance of the masks from their calibrated position."""
         if self.shift_x_px is None or self.shift_y_px is None:

@@ -109,7 +109,8 @@ class MaskErrorEstimator:
         for first in range(0, 4 * B, B):
             each[first : first + B, first : first + B] = sd[first] * alike
         ends = np.zeros((len(sd), B))
-        ends[gains] = np.eye(B)
+        if B > 2:  # both ends of two frames are the brightness of the scene
+            ends[gains] = np.eye(B)
         # Roots of the covariance of each kind of error, of which each counts by a factor.
         self._roots = (
             each[:, : 3 * B],

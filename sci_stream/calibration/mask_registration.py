@@ -126,6 +126,8 @@ class MaskFit:
     gain
         By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the
         ratio of variances.
+    misfit
+        Mean logarithm of the variance that these masks leave unexplained.
     """
 
     displacement: Displacement
@@ -134,6 +136,7 @@ class MaskFit:
     contrast: float
     contrast_sd: float = 0.0
     gain: float = 0.0
+    misfit: float = 0.0
 
 
 class _Pixels(NamedTuple):
@@ -342,6 +345,7 @@ class MaskFitter:
             contrast=1.0 / max(1.0 + stray, 0.1),
             contrast_sd=math.sqrt(max(0.0, float(covariance[-1, -1]))) / max(1.0 + stray, 0.1) ** 2,
             gain=rest.misfit - scene_fit.misfit,
+            misfit=scene_fit.misfit,
         )
 
     def gain_elsewhere(self, y: F32, valid: Flags, start: Displacement) -> float:

@@ -36,12 +36,12 @@ from sci_stream.reports import CalibrationHealth
 # Right masks have at most 0.004, masks that are off by 0.1 px at least 0.13 (seven scenes behind
 # four kinds of masks, 64 to 256 px).
 _LEAST_GAIN = 0.02
+# Gains that rise linearly look like a scene that fades, of which halves say nothing: they gain less
+# than this. Errors that right masks seem to have gain or lose more than 0.009 (8 clips, 64 and
+# 128 px), true gains of 5 % gain 0.06 and more.
+_NO_GAIN = 0.004
 # Share of the least gain that suffices to go on correcting: hysteresis.
 _STOP_CORRECTING = 0.5
-# Least mean gain of errors of single masks in the half that they are not fitted to. Right masks
-# lost 0.009 and more where scenes of 24 frames looked like gains of 10 % (five clips, 128 px).
-# Gains that rise linearly gain nothing in one snapshot, in which the scene may fade.
-_LEAST_GAIN_OF_MASKS = -0.002
 # Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
 # blocks of a scene, and 1.06 ± 0.03 in 25.
 _MAX_SD_CONTRAST = 0.05
@@ -167,15 +167,16 @@ class CalibrationMonitor:
         """Errors of single masks; None if they are not estimated."""
         self._own = NO_CORRECTION
         self._geometry = MaskGeometry(self._light, calibration.bayer) if correct else None
+        self._linear: Linear = RIGID
 
     @property
     def correction(self) -> MaskCorrection:
         """Proposed correction of the masks; changed by `measure` alone, and only if `correct` is
         set.
         """
-        if self._geometry is None or self._geometry.linear == RIGID:
+        if self._linear == RIGID:
             return self._own
-        displacement = replace(self._own.displacement, linear=self._geometry.linear)
+        displacement = replace(self._own.displacement, linear=self._linear)
         return replace(self._own, displacement=displacement).rounded()
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
@@ -248,8 +249,10 @@ class CalibrationMonitor:
             valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
-        if self._geometry is not None and self._geometry.update(y, valid):
-            self._turn(self._geometry.linear)
+        if self._geometry is not None:
+            linear = self._geometry.measure(y, valid, self._linear)
+            if linear != self._linear:
+                self._turn(linear, y, valid)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
         if fit is not None and brightness is not None and brightness >= DARK:
@@ -294,13 +297,23 @@ class CalibrationMonitor:
             error_log_odds=None if errors is None else errors.log_odds,
         )
 
-    def _turn(self, linear: Linear) -> None:
-        """Take the masks after this rotation, magnification and shear from now on."""
+    def _turn(self, linear: Linear, y: F32, valid: Flags) -> None:
+        """Take the masks after this rotation, magnification and shear if blocks show it, too.
+
+        Tiles behind a pattern that moves are displaced where the scene fades. In blocks, the scene
+        may fade.
+        """
         assert self._fitter is not None
         phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
-        turned = replace(self._calibration, phi=phi.numpy())
-        self._fitter = MaskFitter(turned, self._fitter.device)
-        self._forget()
+        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.device)
+        turned.correct(self._own)
+        before, after = (
+            one.fit(y, valid, one.search(y, valid)).misfit for one in (self._fitter, turned)
+        )
+        if before - after >= _LEAST_GAIN:
+            self._fitter = turned
+            self._linear = linear
+            self._forget()
 
     def _judge(self, match: float, modulation: float) -> None:
         """Decide whether the masks are others than the calibrated ones.
@@ -359,10 +372,10 @@ class CalibrationMonitor:
     def _evident(self, y: F32, valid: Flags, fit: MaskFit) -> MaskFit:
         """Return a fit, with masks at rest if only the pixels of the fit show a displacement."""
         assert self._fitter is not None
-        displaced = self._displacement is not None and not self._displacement.is_none
-        if displaced or fit.gain < _LEAST_GAIN:
+        if self._displacement is not None and not self._displacement.is_none:
             return fit
-        if self._fitter.gain_elsewhere(y, valid, fit.displacement) >= _LEAST_GAIN:
+        elsewhere = self._fitter.gain_elsewhere(y, valid, fit.displacement)
+        if min(fit.gain, elsewhere) >= _LEAST_GAIN:
             return fit
         return replace(fit, displacement=NO_DISPLACEMENT, gain=0.0)
 
@@ -422,7 +435,9 @@ class CalibrationMonitor:
             for one, other in (halves, halves[::-1]):
                 errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
                 gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
-        return min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN_OF_MASKS
+        if max(map(abs, gains)) < _NO_GAIN:
+            return True
+        return min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN
 
     def _forget(self) -> None:
         """Begin again with the next snapshot, as if it were the first."""
