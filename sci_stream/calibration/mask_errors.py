@@ -150,6 +150,11 @@ class MaskErrorEstimator:
         self.snapshots += 1
         self.theta, self.log_odds = self._estimate(self._information, self._score)
 
+    @property
+    def shows_trend(self) -> bool:
+        """Whether enough consecutive snapshots tell gains that rise from a scene that fades."""
+        return len(self._trends) >= _LEAST_PAIRS
+
     def with_snapshot(self, snapshot: MaskInformation) -> F64:
         """Return θ as it would be with one more snapshot."""
         return self._estimate(*self._mean_with(snapshot))[0]
@@ -225,7 +230,7 @@ class MaskErrorEstimator:
             information - np.outer(seen, seen) / certain,
             score - seen * float(along @ score) / certain,
         )
-        if len(self._trends) < _LEAST_PAIRS:
+        if not self.shows_trend:
             return information, score
         trends, errors = np.transpose(self._trends)
         trend = float(np.median(trends))

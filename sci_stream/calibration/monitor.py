@@ -37,9 +37,9 @@ from sci_stream.reports import CalibrationHealth
 # four kinds of masks, 64 to 256 px).
 _LEAST_GAIN = 0.02
 # Gains that rise linearly look like a scene that fades, of which halves say nothing: they gain less
-# than this. Errors that right masks seem to have gain or lose more than 0.009 (8 clips, 64 and
-# 128 px), true gains of 5 % gain 0.06 and more.
-_NO_GAIN = 0.004
+# than this (0.005 for 5 %). Consecutive snapshots tell them apart. Other gains of 5 % gain 0.06 and
+# more, those that right masks seem to have at most 0.012 (8 clips, 64 and 128 px).
+_NO_GAIN = 0.006
 # Share of the least gain that suffices to go on correcting: hysteresis.
 _STOP_CORRECTING = 0.5
 # Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
@@ -411,17 +411,21 @@ class CalibrationMonitor:
         if not holds:
             self._forget()
             return
-        if self._own.masks and not learnt and not self._halves_agree(y, valid):
-            # Such as masks that are turned: a displacement of all is closer than none.
-            self._correct_masks(MaskCorrection(displacement).rounded())
-            self.errors.forget()
-            return
+        if self._own.masks and not learnt:
+            gains = self._gains_elsewhere(y, valid)
+            may_fade = max(map(abs, gains)) < _NO_GAIN
+            shown = min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN
+            if not shown and not (may_fade and self.errors.shows_trend):
+                # Such as masks that are turned: a displacement of all is closer than none.
+                self._correct_masks(MaskCorrection(displacement).rounded())
+                if not may_fade:
+                    self.errors.forget()
+                    return
         self.errors.add(information, continues=_continues(snapshot, self._last_added))
         self._last_added = snapshot.id
 
-    def _halves_agree(self, y: F32, valid: Flags) -> bool:
-        """Return whether the errors that each half of the picture shows explain the other half,
-        too.
+    def _gains_elsewhere(self, y: F32, valid: Flags) -> list[float]:
+        """Return by how much the errors that each half of the picture shows explain the other half.
 
         Errors of the masks are the same everywhere; a cut, or a light that changes within an
         exposure, is not.
@@ -435,9 +439,7 @@ class CalibrationMonitor:
             for one, other in (halves, halves[::-1]):
                 errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
                 gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
-        if max(map(abs, gains)) < _NO_GAIN:
-            return True
-        return min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN
+        return gains
 
     def _forget(self) -> None:
         """Begin again with the next snapshot, as if it were the first."""
