@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,15 +14,8 @@ import torch
 from sci_stream.calibration.diagnosis import DARK
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
-from sci_stream.calibration.mask_order import (
-    SHUFFLED,
-    UNKNOWN,
-    MaskOrderDetector,
-    is_cycle,
-    thumbnails,
-)
+from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
-from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
@@ -83,11 +75,6 @@ _OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
 _LEAST_MODULATION = 0.4
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px
-# look shuffled, 0.015 to 0.3 where they are (22 series, `bench reality`).
-_LEAST_ORDER_GAIN = 0.01
-# Blocks in which another order of the masks is looked for.
-_ORDER_BLOCKS = 128
 # The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
 # the first do not count.
 _FIRST_PAIRS = 9
@@ -109,9 +96,6 @@ class CalibrationMonitor:
         Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
         Propose corrected masks, see `correction`.
-    shuffled
-        Look for masks that are given in another order than they were shown in, see
-        `ShuffleDetector`.
     paced
         After the first ten assessments, make one a second at most, in a twentieth of the time: a
         live run must not wait for them. Results then depend on the clock.
@@ -124,7 +108,6 @@ class CalibrationMonitor:
         *,
         every: int,
         correct: bool = False,
-        shuffled: bool = False,
         paced: bool = False,
     ) -> None:
         self._calibration = calibration
@@ -136,15 +119,10 @@ class CalibrationMonitor:
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
-        self.shuffle = (
-            ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
-        )
-        """Evidence for another order of the masks; None if it is not looked for."""
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._order_gains = deque[float](maxlen=LEARNING_SNAPSHOTS)
         self._videos = 0
         self._until_assessment = 0
         self._assessments = 0
@@ -191,9 +169,7 @@ class CalibrationMonitor:
         self._check_order(snapshot, video)
         if health is None:
             return None
-        order, first_mask = self._order_found()
-        if order == SHUFFLED:
-            self._until_assessment = 0
+        order, first_mask = self._order.order
         return replace(health, order=order, first_mask=first_mask)
 
     @property
@@ -267,12 +243,6 @@ class CalibrationMonitor:
             self._follow(fit)
             if self._correct:
                 self._update_correction(y, valid, fit, snapshot)
-            if self.shuffle is not None and self._displacement is not None:
-                self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
-                if (better := self.shuffle.order) is not None:
-                    self._order_gains.append(
-                        self._fitter.order_gain(y, valid, self._displacement, better)
-                    )
         followed, errors = self._displacement if trusted else None, self.errors
         shift = (None, None) if followed is None else followed.shift_px
         self._until_assessment = (
@@ -489,21 +459,6 @@ class CalibrationMonitor:
         assert self._fitter is not None
         self._own = correction
         self._fitter.correct(correction)
-
-    def _order_found(self) -> tuple[str, int]:
-        """Return the order of the masks and the first one.
-
-        Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows
-        neither.
-        """
-        order = None if self.shuffle is None else self.shuffle.order
-        if self._order_gains and statistics.median(self._order_gains) < _LEAST_ORDER_GAIN:
-            # masks that are a little wrong look shuffled, but explain no more in that order
-            order = None
-        seen = self._order.order
-        if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
-            return seen
-        return SHUFFLED, order[0]
 
     def _check_order(self, snapshot: Snapshot, video: Array) -> None:
         """Compare each assessed snapshot, and the first few of a run, with its predecessor."""

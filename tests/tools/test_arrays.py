@@ -374,31 +374,6 @@ def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     assert not (unchecked.video == unchecked.video[0]).all()
 
 
-def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
-    y, masks = filmed
-    shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
-    with pytest.raises(DataError, match="another order"):
-        solve(y, shuffled, white=1.0)
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        result = solve(y, shuffled, white=1.0, on_mismatch="snapshot")
-    assert {report.start_reason for report in result.reports} == {"mismatch"}, (
-        "those before it was seen, too"
-    )
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        stream = list(
-            sci_stream.reconstruct_stream(
-                y,
-                shuffled,
-                denoiser="tv",
-                iterations=4,
-                device="cpu",
-                white=1.0,
-                on_mismatch="snapshot",
-            )
-        )
-    assert stream[-1].report.start_reason == "mismatch"
-
-
 def test_right_masks_give_no_warning(filmed) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
