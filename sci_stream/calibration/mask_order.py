@@ -10,20 +10,12 @@ apart. If the exposure began with another mask, the discontinuity is elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from sci_stream.model import F32, F64, Array
 
-UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = (
-    "unknown",
-    "forward",
-    "reversed",
-    "rotated",
-    "shuffled",
-)
+UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
@@ -52,12 +44,6 @@ def thumbnails(video: Array) -> F32:
         B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1
     )
     return np.asarray(cells.mean((2, 4)), np.float32)
-
-
-def is_cycle(order: Sequence[int]) -> bool:
-    """Return whether an order runs forward or backward from any mask."""
-    steps = {(b - a) % len(order) for a, b in pairwise(order)}
-    return len(steps) == 1 and steps <= {1, len(order) - 1}
 
 
 class MaskOrderDetector:

@@ -80,12 +80,16 @@ COLUMNS = (
     Column(
         "masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"
     ),
+    text_column("defects", "S96", "names of the defects of the data, separated by commas"),
     *(
         Column(f"{name}_crc32", "u4", f"CRC-32 of the stored {name}, in C order, little-endian")
         for name in FRAME_FLAGS
     ),
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
+
+# What a row says of the masks and the data, on which the outcome of a solve was decided.
+EVIDENCE = ("defects", *(column.name for _, column in HEALTH_QUANTITIES))
 
 _BY_NAME = {column.name: column for column in COLUMNS}
 START = _BY_NAME["start"]
@@ -177,6 +181,11 @@ def cell_text(cell: bytes) -> str:
 def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
     """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report
+    health = report.health
+    evidence: dict[str, Cell] = {}
+    if health is not None:
+        evidence = _report_cells(health, HEALTH_QUANTITIES)
+        evidence["defects"] = ",".join(health.defect_names).encode("ascii", "replace")
     return {
         "outcome": OUTCOME_CODES["reconstructed"],
         "host_time_ns": reconstruction.times.acquired_ns,
@@ -186,7 +195,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "node": reconstruction.node.encode("ascii", "replace"),
         "masks_corrected": bool(report.masks_at),
         **_report_cells(report, SOLVE_QUANTITIES),
-        **({} if report.health is None else _report_cells(report.health, HEALTH_QUANTITIES)),
+        **evidence,
     }
 
 

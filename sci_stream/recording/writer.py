@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snap
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import write_calibration
 from sci_stream.recording.columns import (
+    EVIDENCE,
     OUTCOME_CODES,
     RowTable,
     chunk_cells,
@@ -290,6 +291,14 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._rows.set(row, **reconstruction_cells(reconstruction))
         self._written.settled.add(seq)
         return True
+
+    def write_evidence(self, seq: int, row: Mapping[str, Any]) -> None:
+        """Write what a row of another recording says of the masks: a replay repeats its decision.
+
+        Raises as `write_raw`.
+        """
+        with self._guard("written"):
+            self._rows.set(self._row(seq), **{name: row[name] for name in EVIDENCE})
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
         """Write the outcome of a snapshot without video; return False if it already has an outcome.
