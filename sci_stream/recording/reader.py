@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.errors import FileFormatError
+from sci_stream.errors import CalibrationError, FileFormatError
 from sci_stream.file_guard import reading
 from sci_stream.model import (
     Array,
@@ -76,7 +76,7 @@ from sci_stream.reports import SolveReport
 from sci_stream.wire.payload import checksum
 
 _LOG = logging.getLogger(__name__)
-DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
+DAMAGE = (FileFormatError, CalibrationError, OSError, RuntimeError, ValueError, KeyError)
 """Errors of reading a recording: h5py's depends on the damaged place."""
 Settings = dict[str, int | float | str]
 """Settings of a solver, by name."""

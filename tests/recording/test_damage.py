@@ -216,14 +216,16 @@ def content_of(path: Path) -> dict[str, bytes]:
     return content
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize(
-    ("rounds", "snapshots"), [(25, 20), pytest.param(600, 60, marks=pytest.mark.slow)]
+    ("rounds", "snapshots"), [(15, 20), pytest.param(500, 60, marks=pytest.mark.slow)]
 )
 def test_random_damage_is_found_and_never_returned(
-    tmp_path: Path, series: Series, rounds: int, snapshots: int
+    tmp_path: Path, series: Series, compression: Compression, rounds: int, snapshots: int
 ) -> None:
     path, copy = tmp_path / "run.h5", tmp_path / "copy.h5"
-    whole = written(path, series, snapshots)
+    whole = written(path, series, snapshots, compression=compression)
     expected = content_of(path)
     rng = random.Random(7)
     table = Counter[str]()
