@@ -244,6 +244,8 @@ def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
         items = math.prod(node.shape)
         if isinstance(index, tuple) and index and isinstance(index[0], int | np.integer):
             items //= max(1, node.shape[0])  # one row
+        if isinstance(index, slice):
+            items = items * len(range(*index.indices(len(node)))) // max(1, len(node))
         n_bytes = items * node.dtype.itemsize
         if n_bytes > SMALL_BYTES:
             require_memory(n_bytes, where)

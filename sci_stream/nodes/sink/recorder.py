@@ -24,7 +24,6 @@ from sci_stream.nodes.sink.series_recording import (
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.segments import closing_bytes, disk_share, free_bytes
 
 log = logging.getLogger(__name__)
@@ -195,7 +194,6 @@ class Recorder:
         try:
             if self._waits_for_room():
                 return
-            require_recording_disk(self.section.folder)
             file = self.start(settled_below, make_folder=False)
         except (InputError, StorageError, OSError) as error:
             log.info("the recording cannot continue yet: %s", error)
