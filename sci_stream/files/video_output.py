@@ -425,6 +425,10 @@ def _coded(video: VideoStack, gamma: float) -> list[U8]:
 
 
 _PLAYER = Path(__file__).with_name("player.html")
+_CODED = (
+    '<figure><img class="large" alt="snapshot" src="data:image/jpeg;base64,{}">'
+    "<figcaption>snapshot</figcaption></figure>"
+)
 
 
 def _jpeg_text(image: U8) -> str:
@@ -440,10 +444,7 @@ def as_page(video: VideoStack, fps: float, gamma: float) -> str:
     return Template(_PLAYER.read_text(encoding="utf-8")).substitute(
         title=html.escape(video.name),
         faults="".join(f"<li>{html.escape(defect.text)}</li>" for defect in video.defects),
-        coded="".join(
-            f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">'
-            for image in coded
-        ),
+        coded="".join(_CODED.format(image) for image in coded),
         frames=json.dumps(frames),
         period=max(round(1e3 / fps), 20),
     )
