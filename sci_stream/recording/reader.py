@@ -233,7 +233,7 @@ class Recording(AbstractContextManager["Recording"]):
                 _LOG.warning("%s is damaged: %s", self.path, problem)
 
     def _read_rows(self, file: h5py.File, block: int | None = None) -> dict[str, Array]:
-        """Read the rows of a block, or all; note what is damaged."""
+        """Read the rows of a block, or all; note their damage."""
         first = block or 0
         stop = None if block is None else (block + 1) * BLOCK_ROWS
         part = slice(first * BLOCK_ROWS, stop)
