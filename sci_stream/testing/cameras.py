@@ -65,7 +65,7 @@ class CameraContract:
         """
 
     def now_s(self) -> float:
-        """Return the time by which reads of a lost camera end; that of the device, if it has one."""
+        """Return the time by which a lost camera waits; a simulated one may have its own."""
         return time.monotonic()
 
     def spoil(self, camera: Any) -> None:

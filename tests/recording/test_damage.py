@@ -240,7 +240,13 @@ def content_by_row(path: Path) -> dict[str, bytes]:
     ("rounds", "snapshots"), [(15, 20), pytest.param(500, 60, marks=pytest.mark.slow)]
 )
 def test_random_damage_is_found_and_never_returned(
-    tmp_path: Path, series: Series, compression: Compression, rounds: int, snapshots: int
+    tmp_path: Path,
+    series: Series,
+    *,
+    compression: Compression,
+    rounds: int,
+    snapshots: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path, copy = tmp_path / "run.h5", tmp_path / "copy.h5"
     whole = written(path, series, snapshots, compression=compression)
@@ -270,6 +276,7 @@ def test_random_damage_is_found_and_never_returned(
         else:
             table[f"{damage.__name__}: found"] += bool(problems) or is_marked
             table[f"{damage.__name__}: of"] += 1
-    print("\n".join(f"{name} {count}" for name, count in sorted(table.items())))
+    with capsys.disabled():
+        print("", *(f"{name} {count}" for name, count in sorted(table.items())), sep="\n")
     for damage in DAMAGE:
         assert table[f"{damage.__name__}: found"] == table[f"{damage.__name__}: of"]
