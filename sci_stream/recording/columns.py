@@ -314,7 +314,7 @@ def damaged_blocks(
     is_sound = np.array([np.array_equal(block, _sealed(block[:-1])) for block in stored], np.bool_)
     damaged = {_CHECKSUMS: np.flatnonzero(is_known & ~is_sound)}
     for name, known in zip(_summed_columns(file), stored.T[:-1], strict=True):
-        if name not in file["rows"] or name not in rows:
+        if name not in rows or name not in file["rows"]:
             continue
         sums = np.asarray(_block_checksums(file["rows"][name], rows[name]), np.uint32)
         n_blocks = min(len(sums), len(known))
