@@ -87,7 +87,8 @@ COLUMNS = (
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
 
-START = next(column for column in COLUMNS if column.name == "start")
+_BY_NAME = {column.name: column for column in COLUMNS}
+START = _BY_NAME["start"]
 
 # Columns written after all others, in this order, since a kill may come between any two: a row has
 # the content that its state declares and is complete once it has an outcome, so everything they
@@ -262,7 +263,7 @@ def write_rows(file: h5py.File, rows: Mapping[str, Array]) -> None:
         values = rows.get(name, np.full(len(rows["state"]), node.fillvalue, node.dtype))
         node.resize(len(values), 0)
         node[:] = values
-        sums.append(_block_checksums(node, values))
+        sums.append(_block_checksums(name, np.asarray(values, node.dtype)))
     file[_CHECKSUMS].resize(len(sums[0]), 0)
     for index, block in enumerate(zip(*sums, strict=True)):
         file[_CHECKSUMS][index] = _sealed(block)
@@ -279,9 +280,10 @@ def _summed_columns(file: h5py.File) -> list[str]:
     return names
 
 
-def _block_checksums(node: h5py.Dataset, values: Array) -> list[int]:
+def _block_checksums(name: str, values: Array) -> list[int]:
     """Return the checksums of a column's blocks, of which the last is filled up."""
-    blocks = np.full((-(-len(values) // BLOCK_ROWS), BLOCK_ROWS), node.fillvalue, node.dtype)
+    fill = _BY_NAME[name].fill if name in _BY_NAME else np.nan
+    blocks = np.full((-(-len(values) // BLOCK_ROWS), BLOCK_ROWS), fill, values.dtype)
     blocks.reshape(-1)[: len(values)] = values
     return [isal_zlib.crc32(block) for block in blocks]
 
@@ -314,9 +316,9 @@ def damaged_blocks(
     is_sound = np.array([np.array_equal(block, _sealed(block[:-1])) for block in stored], np.bool_)
     damaged = {_CHECKSUMS: np.flatnonzero(is_known & ~is_sound)}
     for name, known in zip(_summed_columns(file), stored.T[:-1], strict=True):
-        if name not in rows or name not in file["rows"]:
+        if name not in rows:
             continue
-        sums = np.asarray(_block_checksums(file["rows"][name], rows[name]), np.uint32)
+        sums = np.asarray(_block_checksums(name, rows[name]), np.uint32)
         n_blocks = min(len(sums), len(known))
         differs = sums[:n_blocks] != known[:n_blocks]
         damaged[name] = np.flatnonzero(differs & is_sound[:n_blocks])
