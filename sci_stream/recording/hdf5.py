@@ -65,7 +65,7 @@ _FEW_ATTEMPTS = "sci_stream_few_attempts"
 _MAX_OBJECTS = 100_000
 
 
-class _File(h5py.File):
+class _File(h5py.File):  # type: ignore[misc]  # h5py has no types
     """An HDF5 file that is closed without harm to this process when its disk fails."""
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -109,7 +110,10 @@ def read_weights(path: Path) -> None:
 def read_spool(path: Path) -> None:
     """Take up the spool of another process, one of whose files this is."""
     folder = write_spool(path.parent / "rig.spool")
-    shutil.copyfile(path, folder / path.suffix[1:])
+    file = folder / path.suffix[1:]
+    file.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(file)
     spool = Spool(path.parent, "rig")
     if spool.recovered is not None:
         sum(1 for _ in spool.recovered.lost)

@@ -350,7 +350,7 @@ class Spool:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._files[seq] = path.rename(self._path / str(seq))
         except OSError as error:
-            self._warn(error.strerror)
+            self._warn(str(error.strerror))
             with contextlib.suppress(OSError):
                 path.unlink()
             return False
@@ -367,7 +367,7 @@ class Spool:
 
     def _read(self, path: Path, series: str) -> Snapshot | None:
         """Return the snapshot in a file; None if it is corrupt or of another series."""
-        content = path.read_bytes()
+        content = path.read_bytes() if path.is_file() else b""
         if len(content) < _PARTS_AT:
             return None
         sizes = content[_CRC.size : _PARTS_AT]
