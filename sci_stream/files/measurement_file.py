@@ -134,7 +134,8 @@ def load_measurement(
         pair = paired(of_y.load(), of_masks.load(), sizes)
         for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
             assumed += [f"the {what} of {path.name} {note}"] if note else []
-        y, found_masks = pair.y, pair.masks
+        y = pair.y
+        found_masks = pair.masks
     scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)
     is_required = truth_file is not None or bool(names["truth"])
     true = scene.best_truth(truths, assumed, is_required=is_required)
@@ -143,10 +144,33 @@ def load_measurement(
         which = f"{used[0]} to {used[-1]}" if used[0] else f"the first {len(used)}"
         assumed.append(f"{which} of {len(found_masks)} masks belong to a snapshot")
         found_masks = found_masks[used[0] : used[-1] + 1]
+    if look_like_colours(scene.y):
+        assumed.append(COLOURS)
     chosen = (of_y.name, of_masks.name, "" if true is None else true.name)
     is_mosaic = isinstance(found_masks, np.ndarray) and "bayer" in " ".join(chosen).lower()
     frames = None if true is None else true.frames
     return Measurements(scene.y, found_masks, frames, tuple(assumed), is_mosaic)
+
+
+COLOURS = (
+    "the three snapshots differ in brightness alone, and were taken as moments: are they red, "
+    "green and blue? Then solve each by itself (sci-stream solve --channels)"
+)
+# Moments of a scene that moves correlate less; moments of one that does not have equal means.
+_MIN_CORRELATION = 0.9
+_MIN_RATIO = 1.05
+
+
+def look_like_colours(y: Array) -> bool:
+    """Return whether snapshots (N, H, W) may be three colours of one moment."""
+    if len(y) != 3:
+        return False
+    values = y.reshape(3, -1).astype(np.float64)
+    means = values.mean(1)
+    if means.min() <= 0 or not (values.std(1) > 0).all():
+        return False
+    alike = bool(np.corrcoef(values).min() > _MIN_CORRELATION)
+    return alike and means.max() / means.min() > _MIN_RATIO
 
 
 def _true_candidates(file: Contents, truth_file: Contents | None, variable: str) -> list[Candidate]:

@@ -76,7 +76,7 @@ class VideoStack:
     """Video to write.
 
     ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1,
-    H, W), DN; ``shape`` is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None
+    H, W), DN; ``shape`` is (B, H, W), or, in colour, (B, H, W, 3). ``bayer`` is None
     for mono and for pictures, ``interval_s`` of the frames of a snapshot and ``pixel_um``, µm, None
     if unknown. ``content`` names the values, ``notes`` are further metadata. ``times_s`` are those
     of the frames after ``started``, an ISO 8601 time; both are empty where unknown. Pages and
@@ -127,7 +127,7 @@ class VideoStack:
 
     def as_pictures(self, tone: ToneSettings) -> VideoStack:
         """Return the same as 8-bit pictures, (B, H, W) or (B, H, W, 3)."""
-        colour = not self.coded and (
+        becomes_colour = not (self.coded or self.colour) and (
             self.bayer is not None or tone.false_colour is not FalseColour.NONE
         )
         pictures = (
@@ -136,7 +136,7 @@ class VideoStack:
             else render(frames, self.bayer, tone)
             for frames in self.snapshots
         )
-        shape = (*self.shape, 3) if colour else self.shape
+        shape = (*self.shape, 3) if becomes_colour else self.shape
         return replace(
             self,
             snapshots=pictures,
@@ -333,7 +333,8 @@ def _write_zarr(path: Path, video: VideoStack) -> None:
 
 
 def _write_npy(path: Path, video: VideoStack) -> None:
-    shape, descr = (len(video.seqs), *video.shape), np.lib.format.dtype_to_descr(video.dtype)
+    shape = (len(video.seqs), *video.shape)
+    descr = np.lib.format.dtype_to_descr(video.dtype)
     with path.open(
         "wb"
     ) as file:  # not a memory map: on a full disk, writing to one ends the process

@@ -18,7 +18,10 @@ UNITS = {
     ADVANCE: "patterns", DELAY: "us",
     SHIFT_X: "mirrors", SHIFT_Y: "mirrors",
 }  # fmt: skip
-FIRST_MASK, LATE, MOVED_X, MOVED_Y = "first_mask", "late", "moved_x_px", "moved_y_px"
+FIRST_MASK = "first_mask"
+LATE = "late"
+MOVED_X = "moved_x_px"
+MOVED_Y = "moved_y_px"
 """Evidence of a snapshot: mask with which it began; share of a mask by which it began late; shift
 of the masks."""
 
@@ -91,7 +94,8 @@ class MaskFeedback:
                 figures.append(float(value))
         self._calm += 1
         if self._calm > _FORGIVEN_AFTER:
-            self._in_row, self.exhausted = 0, False
+            self._in_row = 0
+            self.exhausted = False
         self._expected_for -= 1
         return self._made(self._due())
 
@@ -105,7 +109,8 @@ class MaskFeedback:
         if sure and first:
             why = f"an exposure came {patterns:+d} patterns late: a pulse was lost, or one too many"
             return self._made(ModulatorCorrection(self._steps_to(first), why=why))
-        self._expected, self._expected_for = first, _EXPECTED_FOR
+        self._expected = first
+        self._expected_for = _EXPECTED_FOR
         return None
 
     def _made(self, due: ModulatorCorrection | None) -> ModulatorCorrection | None:
@@ -139,7 +144,9 @@ class MaskFeedback:
         """Note that the modulator begins again: its phase is lost, delay and place of the patterns
         are set again.
         """
-        self._n, self._slot_us, self.advance = n_patterns, slot_us, 0
+        self._n = n_patterns
+        self._slot_us = slot_us
+        self.advance = 0
         self.forget()
 
     def restarted(self) -> None:
