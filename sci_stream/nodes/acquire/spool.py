@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
@@ -38,27 +37,25 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"SCISPOOL"
 _VERSION = 2
-# Type and offset of each field.
-_FIXED: dict[str, tuple[Any, int]] = {
-    "magic": ("S8", 0),
-    "version": ("<u4", 8),
-    "max_snapshots": ("<u4", 12),
-    "info_bytes": ("<u4", 16),
-    "info_crc": ("<u4", 20),
-}
-_CHANGING: dict[str, tuple[Any, int]] = {
-    # Next seq, epoch, frames missed by the camera: written by the camera thread.
-    "numbering": (("<u8", 3), 64),
-    # The sink has confirmed every outcome below this number.
-    "confirmed": ("<u8", 96),
-    # The camera's start in monotonic time, which all processes of the host share.
-    "running_ns": ("<u8", 104),
-    "is_ending": ("<u4", 128),
-    "reason": ("S252", 132),
-    # Of the process that began the series, which the others continue.
-    "clock": ("S64", 384),
-}
-_HEAD = np.dtype(cast(Any, {**_FIXED, **_CHANGING}))
+_HEAD = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("max_snapshots", "<u4"),
+        ("info_bytes", "<u4"),
+        ("info_crc", "<u4"),
+        # Next seq, epoch, frames missed by the camera: written by the camera thread.
+        ("numbering", "<u8", 3),
+        # The sink has confirmed every outcome below this number.
+        ("confirmed", "<u8"),
+        # The camera's start in monotonic time, which all processes of the host share.
+        ("running_ns", "<u8"),
+        ("is_ending", "<u4"),
+        ("reason", "S252"),
+        # Of the process that began the series, which the others continue.
+        ("clock", "S64"),
+    ]
+)
 _INFO_AT = 512
 _SERIES = "series"
 # A spool that is being created or deleted.
@@ -72,6 +69,8 @@ _FREE = ".free"
 _CRC = struct.Struct("<I")
 _SIZES = struct.Struct("<IQQ")
 _PARTS_AT = _CRC.size + _SIZES.size
+# Each is a file.
+_MAX_SNAPSHOTS = 1 << 16
 # Snapshots without a confirmed outcome: far more than any queue holds.
 _MAX_OPEN = 1 << 24
 
@@ -230,11 +229,13 @@ class Spool:
         """Create the spool of a series. Raises `StorageError`."""
         series = bytes(encode(info)[1])
         pixels = info.height_px * info.width_px
-        max_snapshots = 1 + max(1, limit_bytes // pixels)
+        max_snapshots = min(_MAX_SNAPSHOTS, 1 + max(1, limit_bytes // pixels))
         head = np.zeros((), _HEAD)
-        fixed = (_MAGIC, _VERSION, max_snapshots, len(series), zlib.crc32(series))
-        for name, value in zip(_FIXED, fixed, strict=True):
-            head[name] = value
+        head["magic"] = _MAGIC
+        head["version"] = _VERSION
+        head["max_snapshots"] = max_snapshots
+        head["info_bytes"] = len(series)
+        head["info_crc"] = zlib.crc32(series)
         head["clock"] = clock_mark()
         # Made aside and renamed: a crash while creating must not leave a half-written spool under
         # the real name.
