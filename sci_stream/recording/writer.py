@@ -144,7 +144,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 )
                 with ExitStack() as opened:
                     with new_segment(self.path) as hidden:
-                        opened.callback(self._open(hidden).close)
+                        self._open(hidden, opened)
                     opened.pop_all()
                 break
             except FileExistsError:
@@ -165,7 +165,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._written.first = self.first_seq
         self._size = 0
 
-    def _open(self, hidden: Path) -> h5py.File:
+    def _open(self, hidden: Path, opened: ExitStack) -> None:
         """Make the new file under its hidden name, and open it for writing with live readers."""
         layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
         # Written as plain bytes: creating it through HDF5 on a full disk crashed the process in
@@ -174,7 +174,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
         )
         with self._guard("started"):
-            self._file = open_file(hidden, "r+", libver=LIBVER)
+            self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER))
             self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
@@ -185,7 +185,6 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         # `repair` looks for it.
         with suppress(OSError):
             lock(self._file.id.get_vfd_handle(), shared=True)
-        return self._file
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
