@@ -252,7 +252,7 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
         ),
         (lambda y, m: (y.T, m), r"Pass masks\.transpose\(0, 2, 1\)"),
         (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"Pass masks\.transpose\(2, 0, 1\)"),
-        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots last: pass np\.moveaxis\(y, -1, 0\)"),
+        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots, pass np\.moveaxis\(y, -1, 0\)"),
         (lambda y, m: (y, m[0]), r"The masks have an invalid shape; expected \(B, H, W\)"),
         (lambda y, m: (y, m - 1), r"negative values.*got -1 to 0.*masks\.clip\(0\)"),
         (lambda y, m: (y, m * 0), "Empty masks.*4 of 4 masks are 0 everywhere, such as number 0"),
