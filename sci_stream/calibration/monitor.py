@@ -92,6 +92,7 @@ _ORDER_BLOCKS = 128
 # the first do not count.
 _FIRST_PAIRS = 9
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
+# Masks that match nothing are assessed half of the time: nothing is shown until they match again.
 _PAUSE_S, _PAUSES = 1.0, 20
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
 # exceed read noise.
@@ -234,7 +235,9 @@ class CalibrationMonitor:
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
             ended_s = time.monotonic()
-            self._rests_until_s = ended_s + max(_PAUSE_S, _PAUSES * (ended_s - began_s))
+            took_s = ended_s - began_s
+            pause_s = took_s if health.match == 0 else max(_PAUSE_S, _PAUSES * took_s)
+            self._rests_until_s = ended_s + pause_s
         return health
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:

@@ -31,8 +31,9 @@ from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
 
-# An inspection is followed by so many times its duration without one: it takes 1 % of the time.
-_PAUSES = 100
+# An inspection is followed by so many times its duration without one: it takes 1 % of the time, and
+# half of it while videos are withheld, so that one dark snapshot withholds no later ones.
+_PAUSES, _PAUSES_WITHHELD = 100, 1
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
@@ -156,8 +157,9 @@ class GuardedSolver:
             self._failed(error, snapshot)
 
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
-        due = monitor.is_due(snapshot) and time.monotonic() >= self._inspect_at_s
         began_s = time.monotonic()
+        was_fatal = any(defect.fatal for defect in self._inspected)
+        due = (was_fatal or monitor.is_due(snapshot)) and began_s >= self._inspect_at_s
         if due:
             stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
             self.engine.left_out = stuck if stuck.any() else None
@@ -165,12 +167,15 @@ class GuardedSolver:
         health = monitor.measure(snapshot, self.engine.left_out)
         if monitor.correction != before:
             self.engine.correct_masks(monitor.correction)
+        health = health or (self.health if due else None)
         if health is None:
             return
         if due:
             self._inspect(snapshot, monitor, health)
+            is_fatal = any(defect.fatal for defect in self._inspected)
             ended_s = time.monotonic()
-            self._inspect_at_s = ended_s + _PAUSES * (ended_s - began_s)
+            pauses = _PAUSES_WITHHELD if is_fatal else _PAUSES
+            self._inspect_at_s = ended_s + pauses * (ended_s - began_s)
         self._assess(health)
 
     def _inspect(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -169,6 +171,22 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
     assert 0.0 <= report.residual <= 1.0
     if fault != "other masks":
         assert float(np.ptp(video, axis=0).max()) < 0.01, "nothing moves"
+
+
+def test_one_dark_snapshot_withholds_no_later_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modulator stood still in the first exposure; each look takes seconds on a busy machine."""
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 1.0).__next__)
+    for module in ("sci_stream.recon.guarded", "sci_stream.calibration.monitor"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    rig = Rig(width_px=128, height_px=128, mask="random")
+    rng = np.random.default_rng(0)
+    dark = rig.calibration.dark + rng.normal(0, 3, (128, 128))
+    watching, _ = watch(rig, CalibrationSection())
+    snapshots = [rig.snapshot() for _ in range(5)]
+    snapshots[0] = replace(snapshots[0], counts=np.rint(dark).clip(0).astype(np.uint16))
+    reasons = [solved(watching, snapshot).report.start_reason for snapshot in snapshots]
+    assert reasons[0] == "mismatch"
+    assert "mismatch" not in reasons[2:]
 
 
 def test_monitoring_can_be_disabled() -> None:
