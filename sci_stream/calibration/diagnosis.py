@@ -14,6 +14,8 @@ from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.displacement import RIGID
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.reports import CalibrationHealth, SolveReport
 
 WITHHELD = "mismatch"
@@ -27,6 +29,9 @@ _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
+# Black level in units of white, and difference of the light of patterns, that a rig which warms up
+# does not reach.
+_MAX_BLACK, _MAX_UNEVEN = 0.02, 0.2
 
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
@@ -96,6 +101,29 @@ def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
         Defect(name, text, fatal=name in fatal, corrected=name in corrected)
         for name, text in findings(health, warn_shift_px).items()
     ]
+
+
+def changes(correction: MaskCorrection) -> list[Defect]:
+    """Return what has changed since the calibration, where it is more than a rig's usual drift."""
+    defects = []
+    if abs(correction.black) > _MAX_BLACK:
+        text = (
+            f"light that no mask codes adds {correction.black:+.2f} of white to each snapshot: it "
+            "is subtracted; look for stray light, or another black level"
+        )
+        defects.append(Defect("stray_light", text, corrected=True))
+    gains = [1 + mask.gain for mask in correction.masks]
+    if gains and max(gains) - min(gains) > _MAX_UNEVEN:
+        text = (
+            f"the patterns have {min(gains):.2f} to {max(gains):.2f} times the light of the "
+            "calibration: the exposure is not as long as the cycle, a pattern is shown twice, or "
+            "the lamp flickers"
+        )
+        defects.append(Defect("uneven_exposure", text, corrected=True))
+    if correction.displacement.linear != RIGID:
+        text = f"{correction.displacement.words} since the calibration: corrected"
+        defects.append(Defect("mask_geometry", text, corrected=True))
+    return defects
 
 
 def is_withheld(health: CalibrationHealth) -> bool:

@@ -20,7 +20,6 @@ from sci_stream.calibration.mask_order import (
     UNKNOWN,
     MaskOrderDetector,
     is_cycle,
-    thumbnails,
 )
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
@@ -88,9 +87,6 @@ _LOST = 0.6
 _LEAST_ORDER_GAIN = 0.01
 # Blocks in which another order of the masks is looked for.
 _ORDER_BLOCKS = 128
-# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
-# the first do not count.
-_FIRST_PAIRS = 9
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
 # Masks that match nothing are assessed half of the time: nothing is shown until they match again.
 _PAUSE_S, _PAUSES = 1.0, 20
@@ -136,7 +132,9 @@ class CalibrationMonitor:
         self._every = every
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
-        self._order = MaskOrderDetector(calibration.n_frames)
+        self.order = MaskOrderDetector(calibration.n_frames)
+        """Evidence for the mask with which exposures begin."""
+        self._seen: SnapshotId | None = None
         self.shuffle = (
             ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
         )
@@ -146,12 +144,10 @@ class CalibrationMonitor:
         self._displacement: Displacement | None = None
         self._best_match = 0.0
         self._order_gains = deque[float](maxlen=LEARNING_SNAPSHOTS)
-        self._videos = 0
         self._until_assessment = 0
         self._assessments = 0
         self._are_others = False
         self._calm = 0
-        self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
@@ -228,8 +224,7 @@ class CalibrationMonitor:
         began_s = time.monotonic()
         resting = began_s < self._rests_until_s
         if resting or self._until_assessment > 0:
-            # The order of the masks is looked for in the two snapshots before the next assessment.
-            self._until_assessment = max(self._until_assessment - 1, 2 * resting)
+            self._until_assessment = max(self._until_assessment - 1, 0)
             return None
         health = self._assess(snapshot, left_out)
         self._assessments += 1
@@ -278,11 +273,8 @@ class CalibrationMonitor:
         self._until_assessment = (
             self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
         ) - 1
-        learning = (
-            followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
-        )
         match = None if fit is None else 0.0 if self._are_others else fit.match
-        if learning or match == 0.0:
+        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
@@ -430,7 +422,8 @@ class CalibrationMonitor:
     def _forget(self) -> None:
         """Begin again with the next snapshot, as if it were the first."""
         self._displacement = None
-        self._correct_masks(NO_CORRECTION)
+        if self._fitter is not None:
+            self._correct_masks(NO_CORRECTION)
         if self.errors is not None:
             self.errors.forget()
 
@@ -486,21 +479,29 @@ class CalibrationMonitor:
         if self._order_gains and statistics.median(self._order_gains) < _LEAST_ORDER_GAIN:
             # masks that are a little wrong look shuffled, but explain no more in that order
             order = None
-        seen = self._order.order
+        seen = self.order.order
         if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
             return seen
         return SHUFFLED, order[0]
 
     def _check_order(self, snapshot: Snapshot, video: Array) -> None:
-        """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
-        self._videos += 1
-        if self._videos > _FIRST_PAIRS and self._until_assessment > 1:
-            self._previous = None
-            return
-        small = thumbnails(video)
-        if self._previous is not None and _continues(snapshot, self._previous[0]):
-            self._order.add(self._previous[1], small)
-        self._previous = (snapshot.id, small)
+        """Compare a video with the one before it; look at the masks once their order changes."""
+        before = self.order.order
+        self.order.see(video, continues=_continues(snapshot, self._seen))
+        self._seen = snapshot.id
+        if self.order.order not in (before, (UNKNOWN, 0)):
+            self._look_now()
+
+    def begin_anew(self) -> None:
+        """Forget all snapshots before a change, and measure the masks as at the start of a run."""
+        self._forget()
+        self._calm = self._assessments = 0
+        self._look_now()
+
+    def _look_now(self) -> None:
+        """Assess the next snapshot, whenever the last one was assessed."""
+        self._until_assessment = 0
+        self._rests_until_s = -math.inf
 
     def _below_black(self, counts: Array) -> float:
         """Return the fraction of pixels darker than the dark frame by more than the noise."""

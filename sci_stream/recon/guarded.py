@@ -20,8 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.diagnosis import diagnose, withhold
+from sci_stream.calibration.baseline import Baseline
+from sci_stream.calibration.diagnosis import changes, diagnose, withhold
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
+from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.model import Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -113,6 +115,7 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
         self._inspect_at_s = 0.0
+        self._baseline = Baseline(engine.calibration)
         self.health: CalibrationHealth | None = None
         """State of the calibration by the last snapshot that was assessed."""
         self.defects: tuple[Defect, ...] = ()
@@ -134,6 +137,11 @@ class GuardedSolver:
     def correction(self) -> MaskCorrection:
         """Correction of the masks that the snapshots show."""
         return NO_CORRECTION if self._monitor is None else self._monitor.correction
+
+    @property
+    def order(self) -> MaskOrderDetector | None:
+        """Evidence for the mask with which exposures begin; None without checks."""
+        return None if self._monitor is None else self._monitor.order
 
     @property
     def withholds(self) -> bool:
@@ -193,15 +201,19 @@ class GuardedSolver:
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
+        noticed = list(self._inspected)
+        if self._guard.live:
+            noticed += [*changes(self.correction), *self._baseline.defects(health)]
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
-            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in self._inspected),
+            noise_excess=self._baseline.ratio,
+            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in noticed),
         )
         measured = diagnose(self.health, self._guard.warn_shift_px)
-        names = {defect.name for defect in self._inspected}
+        names = {defect.name for defect in noticed}
         others = (defect for defect in measured if defect.name not in names)
-        self.defects = (*self._inspected, *others)
+        self.defects = (*noticed, *others)
 
     def begin(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -219,7 +231,7 @@ class GuardedSolver:
         health = None
         if self._monitor is not None:
             try:
-                health = self._check(snapshot, video, self._monitor)
+                health = self._check(snapshot, video, report, self._monitor)
             except Exception as error:
                 if self._failed is None:
                     raise
@@ -227,9 +239,14 @@ class GuardedSolver:
         return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
 
     def _check(
-        self, snapshot: Snapshot, video: Video, monitor: CalibrationMonitor
+        self, snapshot: Snapshot, video: Video, report: SolveReport, monitor: CalibrationMonitor
     ) -> CalibrationHealth | None:
         health = monitor.check(snapshot, video)
+        if self._guard.live:
+            if monitor.order.in_doubt:
+                self.engine.forget("order")
+            if self._baseline.add(report, video, snapshot):
+                monitor.begin_anew()
         if health is None:
             return None
         self._assess(health)

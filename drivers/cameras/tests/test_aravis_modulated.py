@@ -135,7 +135,6 @@ def psnr_db(table: Path, recording: Recording) -> tuple[list[int], list[float]]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.slow  # a slip is not always corrected within ten snapshots: the cause is not known
 def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
     path = write_rig(table, rig_on(table))
     sizes = (f"-n{B}", f"--height={H}", f"--width={W}", "--block=2")

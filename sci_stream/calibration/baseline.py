@@ -1,0 +1,152 @@
+"""Tell from the noise and the residual of each solve when the masks no longer explain the picture.
+
+The noise that a snapshot shows is nearly the same in all scenes behind right masks, and rises once
+masks, light or exposure are others than in the calibration. A sum of deviations from the usual
+figures (CUSUM) notices the step; the estimates of the masks then begin anew. What is still above
+the usual noise some snapshots later was not corrected by them. A scene that is suddenly another
+one has figures of its own.
+
+References
+----------
+E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.mask_order import thumbnails
+from sci_stream.model import F32, F64, Array, Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import CalibrationHealth, SolveReport
+
+# Figures are compared with those of so many snapshots, at least of the fewest.
+_USUAL, _FEWEST = 32, 6
+_MAD = 1.4826
+# Least standard deviations of the logarithms of noise and residual.
+_LEAST_SD = np.array([0.03, 0.08])
+# Deviations below the first are usual; sums above the second are a step; none counts more than the
+# third.
+_SLACK, _STEP, _MAX_DEVIATION = 1.5, 8.0, 6.0
+# Snapshots after a step in which the masks are measured anew, and of which the last tell whether
+# that was enough.
+_SETTLING, _LATEST = 6, 3
+# Noise over the usual one that is not explained by chance.
+_UNEXPLAINED, _UNEXPLAINED_AT_START = 1.2, 1.6
+# Correlation of pictures of one scene from snapshot to snapshot.
+_SAME_SCENE = 0.7
+_TINY = 1e-12
+
+
+class Baseline:
+    """Usual figures of the solves of a calibration, and departures from them.
+
+    Noise counts relative to that of the calibration, if it is known. Then a departure also shows
+    when it was there from the start.
+    """
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._picture: F32 | None = None
+        self.excess: float | None = None
+        """Noise relative to the usual one, while it is not explained."""
+        self.ratio: float | None = None
+        """Noise of the last snapshot relative to the usual one; None if that is unknown."""
+        self._begin()
+        if calibration.noise is not None:
+            self._since_step = 0
+
+    def _begin(self) -> None:
+        """Learn the usual figures."""
+        self._figures = deque[F64](maxlen=_USUAL)
+        self._latest = deque[F64](maxlen=_LATEST)
+        self._sums: F64 = np.zeros(2)
+        self._since_step: int | None = None
+        self.excess = None
+
+    def add(self, report: SolveReport, video: Array, snapshot: Snapshot) -> bool:
+        """Add the solve of a snapshot; return whether its figures step away from the usual ones."""
+        if self._is_cut(video) and self.excess is None and self._figures:
+            self._begin()
+        if report.noise is None or not report.noise > 0:
+            return False
+        noise = math.log(report.noise / self._known(snapshot))
+        figures = np.array([noise, math.log(report.residual + _TINY)])
+        self._latest.append(figures)
+        usual, sd = self._statistics()
+        self.ratio = math.exp(noise - usual[0]) if self._is_known else None
+        if self._since_step is not None:
+            self._settle(float(usual[0]))
+            return False
+        if len(self._figures) >= _FEWEST:
+            deviations = np.minimum((figures - usual) / sd, _MAX_DEVIATION)
+            self._sums = np.maximum(0.0, self._sums + deviations - _SLACK)
+            if self._sums.max() > _STEP:
+                self._since_step = 0
+                self._latest.clear()
+                return True
+        self._figures.append(figures)
+        return False
+
+    @property
+    def _is_known(self) -> bool:
+        return bool(self._figures) or self._calibration.noise is not None
+
+    def _known(self, snapshot: Snapshot) -> float:
+        """Return the noise of a snapshot relative to it, by the calibration; 1 if unknown."""
+        if self._calibration.noise is None:
+            return 1.0
+        offset, slope = self._calibration.noise
+        y = self._calibration.measurement(snapshot.counts)
+        variance = offset + slope * float(y.clip(0).mean())
+        return math.sqrt((variance + _TINY) / (float(np.square(y).mean()) + _TINY))
+
+    def _settle(self, usual: float) -> None:
+        """After a step, decide whether its cause was corrected."""
+        assert self._since_step is not None
+        self._since_step += 1
+        if self._since_step < _SETTLING or len(self._latest) < _LATEST:
+            return
+        noise = float(np.median([figures[0] for figures in self._latest]))
+        ratio = math.exp(noise - usual)
+        if ratio > (_UNEXPLAINED if self._figures else _UNEXPLAINED_AT_START):
+            self.excess = ratio
+        else:
+            self._begin()
+
+    def _statistics(self) -> tuple[F64, F64]:
+        """Return the usual figures and their robust standard deviations."""
+        if not self._figures:
+            return np.zeros(2), _LEAST_SD
+        figures = np.array(self._figures)
+        usual = np.median(figures, 0)
+        sd = _MAD * np.median(np.abs(figures - usual), 0)
+        return usual, np.maximum(sd, _LEAST_SD)
+
+    def _is_cut(self, video: Array) -> bool:
+        """Return whether the scene is another one than in the snapshot before."""
+        now = thumbnails(video).mean(0)
+        before, self._picture = self._picture, now
+        if before is None:
+            return False
+        a, b = before - before.mean(), now - now.mean()
+        scale = math.sqrt(float((a * a).sum() * (b * b).sum()) + _TINY)
+        return float((a * b).sum()) < _SAME_SCENE * scale
+
+    def defects(self, health: CalibrationHealth) -> list[Defect]:
+        """Return the noise that is not explained as a defect, with its likely causes."""
+        if self.excess is None:
+            return []
+        text = (
+            f"the masks no longer explain the picture: its noise is {self.excess:.1f} times the "
+            f"usual one, whatever is corrected; likely causes: {'; '.join(_causes(health))}"
+        )
+        return [Defect("unexplained", text)]
+
+
+def _causes(health: CalibrationHealth) -> list[str]:
+    return ["masks that are blurred or others than calibrated"]
