@@ -14,7 +14,6 @@ from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import RIGID
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.reports import CalibrationHealth, SolveReport
 
@@ -29,9 +28,11 @@ _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
-# Black level in units of white, and difference of the light of patterns, that a rig which warms up
-# does not reach.
-_MAX_BLACK, _MAX_UNEVEN = 0.02, 0.2
+# Black level in units of white, difference of the light of patterns, and change of scale, that a rig
+# which warms up does not reach.
+_MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR = 0.02, 0.2, 0.002
+# Masks of another contrast cause noise, by which a scene of little texture is told from them.
+_LEAST_NOISE = 1.3
 
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
@@ -69,7 +70,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     # A gamma or a black level changes the contrast, too: one cause has one name.
     explained = OF_RIGHT_MASKS & faults.keys()
-    contrast = 1.0 if health.contrast is None or explained else health.contrast
+    quiet = health.noise_excess is not None and health.noise_excess < _LEAST_NOISE
+    contrast = 1.0 if health.contrast is None or explained or quiet else health.contrast
     if not _CONTRAST[0] <= contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
             f"the masks modulate {contrast:.2f} times as much as calibrated: stray light, "
@@ -120,7 +122,7 @@ def changes(correction: MaskCorrection) -> list[Defect]:
             "the lamp flickers"
         )
         defects.append(Defect("uneven_exposure", text, corrected=True))
-    if correction.displacement.linear != RIGID:
+    if max(map(abs, correction.displacement.linear)) > _MAX_LINEAR:
         text = f"{correction.displacement.words} since the calibration: corrected"
         defects.append(Defect("mask_geometry", text, corrected=True))
     return defects

@@ -490,15 +490,15 @@ class CalibrationMonitor:
         self.order.see(video, continues=_continues(snapshot, self._seen))
         self._seen = snapshot.id
         if self.order.order not in (before, (UNKNOWN, 0)):
-            self._look_now()
+            self.look_now()
 
     def begin_anew(self) -> None:
         """Forget all snapshots before a change, and measure the masks as at the start of a run."""
         self._forget()
         self._calm = self._assessments = 0
-        self._look_now()
+        self.look_now()
 
-    def _look_now(self) -> None:
+    def look_now(self) -> None:
         """Assess the next snapshot, whenever the last one was assessed."""
         self._until_assessment = 0
         self._rests_until_s = -math.inf

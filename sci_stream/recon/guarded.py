@@ -25,7 +25,8 @@ from sci_stream.calibration.diagnosis import changes, diagnose, withhold
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
-from sci_stream.model import Snapshot
+from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Watch
@@ -114,6 +115,9 @@ class GuardedSolver:
         self._failed = failed
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
+        self._pixels = PixelDefects(engine.calibration)
+        self._stuck: Flags | None = None
+        self._defective: Flags | None = None
         self._inspect_at_s = 0.0
         self._baseline = Baseline(engine.calibration)
         self.health: CalibrationHealth | None = None
@@ -169,8 +173,8 @@ class GuardedSolver:
         was_fatal = any(defect.fatal for defect in self._inspected)
         due = (was_fatal or monitor.is_due(snapshot)) and began_s >= self._inspect_at_s
         if due:
-            stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
-            self.engine.left_out = stuck if stuck.any() else None
+            self._stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
+        self.engine.left_out = self._left_out()
         before = monitor.correction
         health = monitor.measure(snapshot, self.engine.left_out)
         if monitor.correction != before:
@@ -186,6 +190,12 @@ class GuardedSolver:
             self._inspect_at_s = ended_s + pauses * (ended_s - began_s)
         self._assess(health)
 
+    def _left_out(self) -> Flags | None:
+        """Return the pixels that one snapshot, or many together, show to be wrong."""
+        parts = [part for part in (self._stuck, self._defective) if part is not None]
+        flags = np.logical_or.reduce(parts) if parts else None
+        return flags if flags is not None and flags.any() else None
+
     def _inspect(
         self, snapshot: Snapshot, monitor: CalibrationMonitor, health: CalibrationHealth
     ) -> None:
@@ -196,14 +206,16 @@ class GuardedSolver:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
-        defects = inspect(snapshot.counts, calibration, monitor.correction, self.engine.left_out)
+        defects = inspect(snapshot.counts, calibration, monitor.correction, self._stuck)
         self._inspected = [defect for defect in defects if defect.name not in others]
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
         noticed = list(self._inspected)
         if self._guard.live:
+            self._baseline.note(health)
             noticed += [*changes(self.correction), *self._baseline.defects(health)]
+            noticed += defects_of(self._defective)
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -245,10 +257,18 @@ class GuardedSolver:
         if self._guard.live:
             if monitor.order.in_doubt:
                 self.engine.forget("order")
-            if self._baseline.add(report, video, snapshot):
+            change = self._baseline.add(report, video, snapshot)
+            if change == "step":
                 monitor.begin_anew()
+                self._pixels.forget()
+            elif change:
+                monitor.look_now()
+            if change:
+                self._inspect_at_s = 0.0
         if health is None:
             return None
+        if self._guard.live:
+            self._defective = self._pixels.add(snapshot.counts, video)
         self._assess(health)
         return self.health
 
