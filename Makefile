@@ -115,12 +115,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	@command -v nvidia-smi >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --retries 0 --timeout 10 \
 		--constraint constraints.txt --index-url $(TORCH_CPU) torch 2>/dev/null || true
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[reconstruct]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[reconstruct,video]'
 	@rm -rf $(VENV)/lib/python*/site-packages/torch/test $(VENV)/lib/python*/site-packages/torch/bin/test_*
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv,nwb]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv,nwb,micromanager]' mm-test-adapters
 	@touch $@
 
 clean:

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from sci_stream.errors import ConfigError, TransportError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
+from sci_stream.web.control_client import RigControl
 
 try:
     from bluesky.protocols import Triggerable
@@ -64,6 +66,9 @@ class SciStreamDetector(StandardReadable, Triggerable):
         Name of the device.
     configure
         Keys of an encrypted rig, as of `sci_stream.transport.pubsub.subscribe`.
+    page
+        Address of the rig's live page, with or without ``?token=``. With it, a scan in which the
+        rig lost snapshots fails: `unstage` raises.
     """
 
     def __init__(
@@ -73,8 +78,11 @@ class SciStreamDetector(StandardReadable, Triggerable):
         name: str = "",
         *,
         configure: SocketConfig = unencrypted,
+        page: str | None = None,
     ) -> None:
         self._taps = taps
+        self._control = None if page is None else RigControl(page)
+        self._staged = _Lost("", 0)
         self._timeout_s = timeout_s
         self._configure = configure
         self._stream: Iterator[Reconstruction] | None = None
@@ -89,6 +97,12 @@ class SciStreamDetector(StandardReadable, Triggerable):
                 np.ndarray, np.zeros((1, 1, 1), np.float32)
             )
         super().__init__(name=name)
+
+    @AsyncStatus.wrap
+    async def stage(self) -> None:
+        """Note the ledger of the rig, if its page is known."""
+        await super().stage()
+        self._staged = await asyncio.to_thread(self._lost)
 
     @AsyncStatus.wrap
     async def trigger(self) -> None:
@@ -135,11 +149,41 @@ class SciStreamDetector(StandardReadable, Triggerable):
 
     @AsyncStatus.wrap
     async def unstage(self) -> None:
-        """Close the connection to the rig."""
+        """Close the connection to the rig.
+
+        Raises
+        ------
+        TransportError
+            If the rig has lost snapshots since `stage`.
+        """
         await super().unstage()
         stream, self._stream = self._stream, None
         if stream is not None:
             await asyncio.to_thread(_close, stream)
+        now = await asyncio.to_thread(self._lost)
+        before = self._staged.snapshots if now.series == self._staged.series else 0
+        if now.snapshots > before:
+            raise TransportError(
+                f"The rig lost {now.snapshots - before} snapshots during the scan",
+                expected="none",
+                hint="Its page and its summary say why. Reduce the rate of the camera, or take "
+                'policy.mode = "record".',
+            )
+
+    def _lost(self) -> _Lost:
+        """Return the number of snapshots that the rig's present series has lost."""
+        if self._control is None:
+            return _Lost("", 0)
+        status: dict[str, Any] = self._control.status()
+        ledger = status["ledger"]
+        return _Lost(
+            str(status["series"]), sum(ledger["dropped"].values()) + ledger["camera_missed"]
+        )
+
+
+class _Lost(NamedTuple):
+    series: str
+    snapshots: int
 
 
 def _close(stream: Iterator[Reconstruction]) -> None:

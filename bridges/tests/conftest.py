@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from sci_stream.security.keys import make_key_pair
-from tests.conftest import one_thread
+from tests.conftest import one_thread, rig_in_process
 from tests.ports import free_endpoint
 from tests.series_fixtures import series
 from tests.tools.replay_kit import recordings, sleeping
 
-__all__ = ["one_thread", "recordings", "series", "sleeping", "taps"]
+__all__ = ["one_thread", "recordings", "rig_in_process", "series", "sleeping", "taps"]
 
 
 def _declare_operators_of_torchvision() -> None:

@@ -13,9 +13,12 @@ import pytest
 
 from bridges.tests.tap import publishing
 from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import TransportError
 from sci_stream.security.curve import client_config
 from sci_stream.security.keys import read_key_pair
+from tests.conftest import RigMaker
+from tests.slow_denoiser import SLOW
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Bluesky's own dependencies
 core = pytest.importorskip("ophyd_async.core", exc_type=ModuleNotFoundError)
@@ -71,3 +74,38 @@ def test_unstage_during_a_trigger_ends_the_subscription(series, taps: str) -> No
 
     asyncio.run(unstage_first())
     assert "tap" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_scan_fails_if_the_rig_lost_snapshots(rig_in_process: RigMaker) -> None:
+    rig = rig_in_process(
+        {
+            "camera": {"options": {"width_px": 64, "height_px": 64, "n_frames": 4}},
+            "policy": {"queue_snapshots": 1},
+            "reconstruct": SLOW,
+            "preview": {"enabled": True},
+        }
+    )
+    rig.reconstruct()
+
+    async def scan(snapshots: int) -> None:
+        camera = bridge.SciStreamDetector(
+            rig.rig.network.taps,
+            name="camera",
+            page=f"http://127.0.0.1:{rig.rig.preview.port}",
+        )
+        await camera.connect()
+        await camera.stage()
+        await asyncio.to_thread(expose, snapshots)
+        await camera.unstage()
+
+    def expose(snapshots: int) -> None:
+        acquired = rig.counts()["acquired"] + snapshots
+        rig.expose(snapshots)
+        rig.wait_for(lambda: ended(rig.counts()) == acquired, "all snapshots end")
+
+    def ended(counts: LedgerCounts) -> int:
+        return counts["reconstructed"] + sum(counts["dropped"].values())
+
+    asyncio.run(scan(1))
+    with pytest.raises(TransportError, match=r"lost \d+ snapshots during the scan"):
+        asyncio.run(scan(30))

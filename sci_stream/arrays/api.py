@@ -99,11 +99,24 @@ class Reconstructed:
         It loads nothing from elsewhere.
         """
         display = require_optional("IPython.display", "", "`show` in a notebook", "ipykernel")
-        pictures = self._stack("video").as_pictures(ToneSettings().changed({"gamma": gamma}))
-        page = html.escape(as_page(pictures, fps, gamma))
-        display.display(
-            display.HTML(f'<div><iframe srcdoc="{page}" width="100%" height="520"></iframe></div>')
-        )
+        display.display(display.HTML(self._player(fps, gamma)))
+
+    def _repr_html_(self) -> str:
+        return self._player(fps=8.0, gamma=1.0)
+
+    def __repr__(self) -> str:
+        shape = "×".join(str(n) for n in self.video.shape)
+        parts = [f"video {shape}", f"{self.report.iterations} iterations"]
+        if self.psnr_db is not None:
+            parts.append(f"PSNR {self.psnr_db:.2f} dB")
+        parts.extend(defect.name for defect in self.defects)
+        return f"<Reconstructed: {', '.join(parts)}>"
+
+    def _player(self, fps: float, gamma: float) -> str:
+        tone = ToneSettings().changed({"gamma": gamma})
+        page = as_page(self._stack("Reconstructed video").as_pictures(tone), fps, gamma)
+        style = "width: 100%; height: 540px; border: 0"
+        return f'<div><iframe srcdoc="{html.escape(page)}" style="{style}"></iframe></div>'
 
     def _stack(self, name: str) -> VideoStack:
         video = self.video.cpu().numpy() if isinstance(self.video, torch.Tensor) else self.video

@@ -70,15 +70,21 @@ def real_array(value: AnyArray, name: str, *, invalid: bool = False) -> Array:
 
 
 def bayer_phase(bayer: BayerPhase | str | None) -> BayerPhase | None:
-    """Return the phase of the colour filters by its name.
+    """Return the phase of the colour filters by its name, in any case.
 
     Raises `InputError` if it is unknown.
     """
+    if bayer is None:
+        return None
     try:
-        return None if bayer is None else BayerPhase(bayer)
+        return BayerPhase(bayer.upper())
     except ValueError:
         raise InputError(
-            "Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)
+            "Unknown Bayer phase",
+            expected=", ".join(BayerPhase),
+            got=repr(bayer),
+            hint="Of filter arrays, only Bayer's is solved: a quad-Bayer or RGBW sensor needs its "
+            "binned or monochrome output.",
         ) from None
 
 
@@ -95,6 +101,11 @@ def require_fit(y: Array, masks: tuple[int, ...]) -> None:
     hint = next((f"Pass masks.transpose{order}." for order in orders), None)
     if y.ndim == 3 and y.shape[:2] == masks[1:]:
         hint = "y seems to have its snapshots last: pass np.moveaxis(y, -1, 0)."
+        if y.shape[2] == 3:
+            hint = (
+                "Are the last three values colours? Solve each: y[..., 0], y[..., 1], y[..., 2]. "
+                "If they are snapshots, pass np.moveaxis(y, -1, 0)."
+            )
     raise InputError(
         "y and the masks differ in size",
         expected=f"y of {masks[1]}×{masks[2]} pixels, as masks (B, H, W) = {masks}",

@@ -65,6 +65,7 @@ class ArrayOptions:
     bayer: BayerPhase | str | None = None
     check_masks: bool = True
     on_mismatch: OnMismatch = "raise"
+    warm_start: bool = True
 
 
 class ArraySolver:
@@ -305,4 +306,6 @@ def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings
         settings = dataclasses.replace(
             settings, sigma_first=options.sigmas[0], sigma_last=options.sigmas[1]
         )
-    return dataclasses.replace(settings, warm_start=True, weigh_noise=options.noise != 0)
+    return dataclasses.replace(
+        settings, warm_start=options.warm_start, weigh_noise=options.noise != 0
+    )

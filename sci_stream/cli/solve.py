@@ -72,6 +72,13 @@ def solve(
     bayer: Annotated[
         str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")
     ] = "",
+    channels: Annotated[
+        bool,
+        typer.Option(
+            "--channels",
+            help="Each three snapshots are red, green and blue of one moment: write colour.",
+        ),
+    ] = False,
     first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
     fps: Fps = 25.0,
@@ -93,7 +100,7 @@ def solve(
     from sci_stream.nodes.runtime.process import limit_threads
 
     limit_threads()
-    from sci_stream.files.measurement_file import load_measurement
+    from sci_stream.files.measurement_file import COLOURS, load_measurement
     from sci_stream.recording.segments import existing_segments, first_segment
     from sci_stream.tools.solve import SolveOptions, solve_file
 
@@ -106,7 +113,7 @@ def solve(
         iterations=iterations, denoiser=denoiser, weights=weights, device=device, noise=noise,
         white=white,
         bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps,
-        gamma=gamma,
+        gamma=gamma, channels=channels,
         check_masks=check_masks, replace=force,
         sources=[one for path in inputs for one in existing_segments(first_segment(path))],
     )  # fmt: skip
@@ -118,7 +125,8 @@ def solve(
             hint="Name the colours of the first 2×2 pixels: --bayer RGGB, GRBG, GBRG or BGGR.",
         )
     for assumption in data.assumed:
-        echo(f"note: {assumption}")
+        if not (channels and assumption == COLOURS):
+            echo(f"note: {assumption}")
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
     for defect in done.defects:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from sci_stream.config.fields import DenoiserName, Device, OptionalPath, Rare, Section
+from sci_stream.delivery.reaction import Reaction
+
+
+def _reactions(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(Reaction.parse(text).text for text in texts)
 
 
 class ReconstructSection(Section):
@@ -27,6 +32,16 @@ class ReconstructSection(Section):
     """Iterations per snapshot; unset: chosen for the device and the denoiser."""
     analyses: tuple[str, ...] = Field((), strict=False, max_length=8)
     """Analyses of each video, by the names of their plug-ins."""
+    reactions: Rare[Annotated[tuple[str, ...], AfterValidator(_reactions)]] = Field(
+        (),
+        strict=False,
+        max_length=16,
+        examples=[
+            ["chunk_moving_objects > 3, hold-off 5 s, at most 20: acquire exposure_us = 500"]
+        ],
+    )
+    """Figures of a video that set a parameter of a node, or ask for an action
+    (how-to/analysis.md)."""
     adapt_budget: bool = True
     """Reduce the iterations while snapshots are queued, before any snapshot is dropped."""
     warm_start: bool = True

@@ -89,6 +89,10 @@ class Condition:
             most,
         )
 
+    def holds(self, value: float) -> bool:
+        """Return whether the condition holds for a value of its figure."""
+        return value > self.threshold if self.is_above else value < self.threshold
+
 
 @dataclass
 class TriggerState:
@@ -181,9 +185,7 @@ class EventRing:
             if value is None:
                 continue
             begins = condition.text not in holding
-            if not (
-                value > condition.threshold if condition.is_above else value < condition.threshold
-            ):
+            if not condition.holds(value):
                 holding.discard(condition.text)
                 continue
             holding.add(condition.text)

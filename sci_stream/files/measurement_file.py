@@ -143,10 +143,32 @@ def load_measurement(
         which = f"{used[0]} to {used[-1]}" if used[0] else f"the first {len(used)}"
         assumed.append(f"{which} of {len(found_masks)} masks belong to a snapshot")
         found_masks = found_masks[used[0] : used[-1] + 1]
+    if look_like_colours(scene.y):
+        assumed.append(COLOURS)
     chosen = (of_y.name, of_masks.name, "" if true is None else true.name)
     is_mosaic = isinstance(found_masks, np.ndarray) and "bayer" in " ".join(chosen).lower()
     frames = None if true is None else true.frames
     return Measurements(scene.y, found_masks, frames, tuple(assumed), is_mosaic)
+
+
+COLOURS = (
+    "the three snapshots differ in brightness alone, and were taken as moments: are they red, "
+    "green and blue? Then solve each by itself (sci-stream solve --channels)"
+)
+# Moments of a scene that moves correlate less; moments of one that does not have equal means.
+_MIN_CORRELATION, _MIN_RATIO = 0.9, 1.05
+
+
+def look_like_colours(y: Array) -> bool:
+    """Return whether snapshots (N, H, W) may be three colours of one moment."""
+    if len(y) != 3:
+        return False
+    values = y.reshape(3, -1).astype(np.float64)
+    means = values.mean(1)
+    if means.min() <= 0 or not (values.std(1) > 0).all():
+        return False
+    alike = bool(np.corrcoef(values).min() > _MIN_CORRELATION)
+    return alike and means.max() / means.min() > _MIN_RATIO
 
 
 def _true_candidates(file: Contents, truth_file: Contents | None, variable: str) -> list[Candidate]:

@@ -76,7 +76,7 @@ class VideoStack:
     """Video to write.
 
     ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1,
-    H, W), DN; ``shape`` is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None
+    H, W), DN; ``shape`` is (B, H, W), or, in colour, (B, H, W, 3). ``bayer`` is None
     for mono and for pictures, ``interval_s`` of the frames of a snapshot and ``pixel_um``, µm, None
     if unknown. ``content`` names the values, ``notes`` are further metadata. ``times_s`` are those
     of the frames after ``started``, an ISO 8601 time; both are empty where unknown. Pages and
@@ -127,7 +127,7 @@ class VideoStack:
 
     def as_pictures(self, tone: ToneSettings) -> VideoStack:
         """Return the same as 8-bit pictures, (B, H, W) or (B, H, W, 3)."""
-        colour = not self.coded and (
+        becomes_colour = not (self.coded or self.colour) and (
             self.bayer is not None or tone.false_colour is not FalseColour.NONE
         )
         pictures = (
@@ -136,7 +136,7 @@ class VideoStack:
             else render(frames, self.bayer, tone)
             for frames in self.snapshots
         )
-        shape = (*self.shape, 3) if colour else self.shape
+        shape = (*self.shape, 3) if becomes_colour else self.shape
         return replace(
             self,
             snapshots=pictures,
@@ -425,6 +425,10 @@ def _coded(video: VideoStack, gamma: float) -> list[U8]:
 
 
 _PLAYER = Path(__file__).with_name("player.html")
+_CODED = (
+    '<figure><img class="large" alt="snapshot" src="data:image/jpeg;base64,{}">'
+    "<figcaption>snapshot</figcaption></figure>"
+)
 
 
 def _jpeg_text(image: U8) -> str:
@@ -440,10 +444,7 @@ def as_page(video: VideoStack, fps: float, gamma: float) -> str:
     return Template(_PLAYER.read_text(encoding="utf-8")).substitute(
         title=html.escape(video.name),
         faults="".join(f"<li>{html.escape(defect.text)}</li>" for defect in video.defects),
-        coded="".join(
-            f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">'
-            for image in coded
-        ),
+        coded="".join(_CODED.format(image) for image in coded),
         frames=json.dumps(frames),
         period=max(round(1e3 / fps), 20),
     )

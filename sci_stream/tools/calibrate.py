@@ -104,10 +104,23 @@ def calibrate(
     try:
         session = _Session(camera, plan, ask=ask, progress=progress, show=show)
         with session.running():
+            _require_lens(camera)
             return session.calibrate()
     finally:
         camera.stop()
         camera.close()
+
+
+def _require_lens(camera: Camera) -> None:
+    """Raise `ConfigError` for a simulated or replayed camera: it can be shown no pattern."""
+    if isinstance(camera, ModulatedCamera) or camera.calibration() is None:
+        return
+    raise ConfigError(
+        "The camera has no lens to close, and knows its masks already",
+        expected="a real camera, or a mask modulator that the rig commands",
+        hint="Run the rig without a calibration file. To try a calibration, set "
+        '[modulator] driver = "simulated".',
+    )
 
 
 def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:

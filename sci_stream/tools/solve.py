@@ -37,7 +37,8 @@ class SolveOptions(ArrayOptions):
     ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``form`` is the name of a
     `VideoFormat`, by default that of the suffix; ``fps`` of a film; ``gamma`` of pictures: 1 shows
     the values as they are, 2.2 suits linear light; ``replace`` an existing file, but none of the
-    ``sources``.
+    ``sources``. With ``channels``, each three snapshots are red, green and blue of one moment: each
+    is solved by itself, without a warm start, and three make a video in colour.
     """
 
     first: int = 0
@@ -47,6 +48,7 @@ class SolveOptions(ArrayOptions):
     gamma: float = 1.0
     replace: bool = False
     sources: Sequence[Path] = ()
+    channels: bool = False
 
 
 @dataclass(eq=False)
@@ -129,11 +131,20 @@ def solve_file(
     if ``out`` exists and is not to be replaced, is a source, or cannot be written.
     """
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
-    solver = ArraySolver(measurements.masks, replace(options, on_mismatch="snapshot"))
+    solver = ArraySolver(
+        measurements.masks,
+        replace(options, on_mismatch="snapshot", warm_start=not options.channels),
+    )
     y = measurements.y
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = solver.take(y)
     seqs = _chosen(len(y), options)
+    if options.channels and len(seqs) % 3:
+        raise InputError(
+            "The channels of a colour are incomplete",
+            expected="three snapshots of each moment: red, green and blue",
+            got=f"{len(seqs)} snapshots",
+        )
     solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
     device, assumed = describe_device(solver.device), measurements.assumed
@@ -153,9 +164,9 @@ def solve_file(
             yield video
 
     stack = VideoStack(
-        snapshots=videos(),
-        seqs=seqs,
-        shape=(calibration.n_frames, *calibration.shape),
+        snapshots=_in_colour(videos()) if options.channels else videos(),
+        seqs=seqs[: len(seqs) // 3] if options.channels else seqs,
+        shape=(calibration.n_frames, *calibration.shape, *([3] if options.channels else [])),
         dtype=np.dtype(np.float32),
         name="video" if out is None else out.stem,
         bayer=calibration.bayer,
@@ -180,6 +191,12 @@ def solve_file(
     except _WithheldError:
         done.out = None
     return done
+
+
+def _in_colour(videos: Iterator[Video]) -> Iterator[Video]:
+    """Yield videos (B, H, W, 3) of each three that are red, green and blue."""
+    for channels in zip(videos, videos, videos, strict=True):
+        yield np.stack(channels, axis=-1)
 
 
 def _chosen(count: int, options: SolveOptions) -> range:

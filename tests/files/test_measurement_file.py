@@ -14,7 +14,7 @@ from sci_stream.errors import CalibrationError, FileFormatError, InputError
 from sci_stream.files.arrays import MASKS as MASK_NAMES
 from sci_stream.files.arrays import read_one
 from sci_stream.files.mask_files import write_masks
-from sci_stream.files.measurement_file import load_measurement
+from sci_stream.files.measurement_file import COLOURS, load_measurement
 from sci_stream.files.media import require_video
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
@@ -335,3 +335,14 @@ def test_formats_of_high_speed_cameras_name_their_converter(tmp_path: Path, suff
         load_measurement(tmp_path / f"a{suffix}")
     with pytest.raises(FileFormatError, match=r"high-speed camera\. Save it as 16-bit TIFF in Ph"):
         require_video(tmp_path / f"a{suffix}")
+
+
+def test_three_snapshots_that_look_like_colours_are_asked_about(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    masks = rng.integers(0, 2, (4, 16, 20)).astype(float)
+    moments = (masks * rng.random((3, 4, 16, 20))).sum(1)
+    colours = np.stack([moments[0] * gain for gain in (1.0, 0.8, 0.5)])
+    for y, is_asked in ((colours, True), (moments, False), (np.stack([moments[0]] * 3), False)):
+        np.savez(tmp_path / "y.npz", y=y, masks=masks)
+        notes = load_measurement(tmp_path / "y.npz").assumed
+        assert (COLOURS in notes) == is_asked

@@ -500,10 +500,12 @@ def test_result_is_shown_in_a_notebook_with_its_faults(y, masks, monkeypatch) ->
     shown: list[str] = []
     monkeypatch.setattr(display, "display", lambda page: shown.append(page.data))
     with pytest.warns(sci_stream.DataWarning):
-        result = solve((y + 3.0).clip(0), masks, iterations=2)
+        result = solve(y + 0.5, masks, iterations=2)
     result.show()
     assert html.escape(html.escape(result.faults[0])) in shown[0]
     assert shown[0].startswith("<div><iframe srcdoc=")
+    assert result._repr_html_() == shown[0]
+    assert repr(result).startswith(f"<Reconstructed: video {B}×{H}×{W}, 2 iterations")
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ConfigError, match='pip install "ipykernel"'):
         result.show()

@@ -27,7 +27,7 @@ from sci_stream.recording.calibration_file import load_calibration, load_measure
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate, hold
 from sci_stream.tools.calibration_report import write_report
 from sci_stream.web.calibration_page import LiveFrame
-from sci_stream_drivers.simulated import SimulatedOptions
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 from tests.tools.modulated import masks, modulated
 
 CPU = torch.device("cpu")
@@ -421,3 +421,9 @@ def test_write_report_refuses_unknown_format_and_missing_folder(tmp_path: Path) 
         write_report(tmp_path / "c.xyz", calibration)
     with pytest.raises(StorageError, match="cannot be written"):
         write_report(tmp_path / "missing" / "c.png", calibration)
+
+
+def test_simulated_camera_without_a_modulator_is_refused() -> None:
+    camera = SimulatedCamera(SimulatedOptions())
+    with pytest.raises(ConfigError, match="no lens to close"):
+        calibrate(camera, CalibrationPlan(), lambda *_: None, lambda *_: None)

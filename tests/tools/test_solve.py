@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -54,6 +55,24 @@ def test_values_equal_those_of_reconstruct(data, expected, tmp_path: Path) -> No
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "v.tif"), frames)
     solve_file(data, tmp_path / "v.zarr", OPTIONS)
     np.testing.assert_array_equal(zarr.open_group(tmp_path / "v.zarr", mode="r")["0"][:], frames)
+
+
+def test_channels_are_solved_by_themselves_and_saved_as_colour(data, tmp_path: Path) -> None:
+    gains = (1.0, 0.8, 0.5)
+    colours = Measurements(np.stack([data.y[0] * gain for gain in gains]), data.masks)
+    options = dataclasses.replace(OPTIONS, channels=True, white=1.0)
+    solve_file(colours, tmp_path / "v.npy", options)
+    video = np.load(tmp_path / "v.npy")
+    assert video.shape == (1, B, H, W, 3)
+    for channel, snapshot in enumerate(colours.y):
+        alone = sci_stream.reconstruct(
+            snapshot, data.masks, denoiser="tv", iterations=3, device="cpu", white=1.0
+        )
+        np.testing.assert_allclose(video[0, ..., channel], alone.video, atol=1e-5)
+    solve_file(colours, tmp_path / "v.png", options)
+    assert cv2.imread(str(tmp_path / "v.png")).std(axis=2).max() > 0
+    with pytest.raises(InputError, match="expected three snapshots of each moment"):
+        solve_file(data, None, options)
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.gif"])

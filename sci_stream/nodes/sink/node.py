@@ -11,13 +11,16 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
+from sci_stream.delivery.reaction import Reaction, Reactions
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.analyses import Analyses
@@ -44,6 +47,7 @@ from sci_stream.nodes.sink.status import (
     solvers,
 )
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import ControlAnswer
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
 from sci_stream.wire.codec import sendable
@@ -117,6 +121,7 @@ class SinkNode:
             self._show_status_soon,
             alarms=self._alarms,
         )
+        self._reactions = Reactions([])
         self._preview: WebPreview | None = None
         if rig.preview.enabled:
             from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
@@ -305,6 +310,8 @@ class SinkNode:
                 self._preview.series_started(info, calibration)
             log_for_series(info.series)
             log.info("series %s started", info.series)
+            texts = self._rig.reconstruct.reactions
+            self._reactions = Reactions([Reaction.parse(text) for text in texts])
         self._acknowledge(identity, info)
 
     def _end_series(self, reason: str) -> None:
@@ -383,6 +390,20 @@ class SinkNode:
         self._taps.publish(reconstruction)
         if self._preview is not None:
             self._preview.publish(reconstruction)
+        self._react(reconstruction)
+
+    def _react(self, reconstruction: Reconstruction) -> None:
+        """Ask for the commands that the figures of a video cause."""
+        figures = {
+            f"chunk_{name}": float(value)
+            for name, value in reconstruction.chunks.items()
+            if not isinstance(value, str)
+        }
+        figures["residual"] = reconstruction.report.residual
+        for reaction in self._reactions.due(figures, unix_ns()):
+            who = f"reaction to {reaction.condition.text}"
+            answer = self._operators.ask(reaction.node, reaction.action, reaction.parameters, who)
+            answer.add_done_callback(partial(_log_refusal, reaction.text))
 
     def _show_status_soon(self) -> None:
         self._status_s = float("-inf")
@@ -438,6 +459,11 @@ class SinkNode:
         if reason:
             return f"recording stopped: {reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
+
+
+def _log_refusal(reaction: str, answer: Future[ControlAnswer]) -> None:
+    if (error := answer.exception()) is not None:
+        log.warning("the reaction %r had no effect: %s", reaction, error)
 
 
 def with_figures(info: SeriesInfo, units: Mapping[str, str]) -> SeriesInfo:

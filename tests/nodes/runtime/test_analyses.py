@@ -184,3 +184,27 @@ def test_analysis_that_is_not_there_is_named() -> None:
         ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"
     ):
         Analyses(["absent"])
+
+
+def test_figure_sets_a_parameter_and_the_summary_says_so(
+    rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rig_in_process(
+        {
+            "reconstruct": {
+                "analyses": ["count"],
+                "reactions": [
+                    "chunk_moving_share > 0, at most 1: reconstruct iterations = 3",
+                    "chunk_moving_share > 0, at most 1: acquire dance",
+                ],
+            }
+        }
+    )
+    rig.reconstruct(2)
+    rig.wait_for(lambda: rig.sink._operators.recent, "the parameter is set")
+    (change,) = rig.sink._operators.recent
+    assert (change.node, change.name, change.new) == ("reconstruct-0", "iterations", 3)
+    assert change.who == "reaction to chunk_moving_share > 0, at most 1"
+    summary = rig.finish()
+    assert [change["new"] for change in summary["changes"]] == [3]
+    assert "'chunk_moving_share > 0, at most 1: acquire dance' had no effect" in caplog.text
