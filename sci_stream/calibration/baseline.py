@@ -1,10 +1,10 @@
 """Tell from the noise and the residual of each solve when the masks no longer explain the picture.
 
-The noise that a snapshot shows is nearly the same in all scenes behind right masks, and rises once
+The noise that a snapshot shows is nearly the same in all scenes behind right masks. It rises once
 masks, light or exposure are others than in the calibration. A sum of deviations from the usual
-figures (CUSUM) notices the step; the estimates of the masks then begin anew. What is still above
-the usual noise some snapshots later was not corrected by them. A scene that is suddenly another
-one has figures of its own.
+figures (CUSUM) notices the step, and the estimates of the masks begin anew. Noise that they do not
+bring back to the usual one is an alarm. A scene that is suddenly another one has figures of its
+own.
 
 References
 ----------
@@ -148,7 +148,7 @@ class Baseline:
         return float((a * b).sum()) < _SAME_SCENE * scale
 
     def note(self, health: CalibrationHealth) -> None:
-        """Note what the masks look like while nothing is unusual."""
+        """Note match and brightness while nothing is unusual."""
         if self._since_step is None and health.match and health.brightness:
             self._usual_looks.append((health.match, health.brightness))
 

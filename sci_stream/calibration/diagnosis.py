@@ -28,8 +28,13 @@ _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
-# Black level in units of white, difference of the light of patterns, and change of scale, that a rig
-# which warms up does not reach.
+CAUSES = ("mask_orientation", "mask_sign", "scale", "moved_roi")
+"""Defects that cause others: one cause has one name."""
+
+# Displacement, off whole pixels, of a region of interest that was moved.
+_WHOLE_PX = 0.06
+# Black level in units of white, difference of the light of patterns, and change of scale, which a
+# rig that warms up does not reach.
 _MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR = 0.02, 0.2, 0.002
 # Masks of another contrast cause noise, by which a scene of little texture is told from them.
 _LEAST_NOISE = 1.3
@@ -40,8 +45,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     faults = dict[str, str](
         line.split(": ", 1) for line in health.defects.splitlines() if ": " in line
     )
+    if (cause := next((name for name in CAUSES if name in faults), None)) is not None:
+        return {cause: faults[cause]}
     shift = health.shift_px
-    if shift is not None and shift > warn_shift_px:
+    if shift is not None and shift > warn_shift_px and _is_whole(health):
+        faults["moved_roi"] = moved_roi(health.shift_x_px or 0.0, health.shift_y_px or 0.0)
+    elif shift is not None and shift > warn_shift_px:
         what = (
             "they are shifted in reconstruction"
             if health.corrected
@@ -89,6 +98,22 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             "another black level"
         )
     return faults
+
+
+def moved_roi(x_px: float, y_px: float) -> str:
+    """Return that the sensor reads another region, displaced by whole pixels."""
+    return (
+        f"picture and masks are displaced by whole pixels, ({x_px:+.0f}, {y_px:+.0f}) in (x, y): "
+        "the camera's region of interest was moved, or all masks were; set OffsetX and OffsetY "
+        "back, or calibrate again"
+    )
+
+
+def _is_whole(health: CalibrationHealth) -> bool:
+    """Return whether the masks are displaced by whole pixels, which optics hardly do."""
+    shift_px = np.array([health.shift_x_px, health.shift_y_px], np.float64)
+    whole = np.rint(shift_px)
+    return bool(whole.any()) and float(np.abs(shift_px - whole).max()) < _WHOLE_PX
 
 
 def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:

@@ -32,7 +32,7 @@ _TINY = 1e-6
 
 
 class PixelDefects:
-    """Differences of pixels from what the frames of their neighbours make of them."""
+    """Differences of pixels from those that the frames of their neighbours would make."""
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration

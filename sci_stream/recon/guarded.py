@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
-from sci_stream.calibration.diagnosis import changes, diagnose, withhold
+from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
@@ -39,6 +39,8 @@ Video = npt.NDArray[np.floating[Any]]
 _PAUSES, _PAUSES_WITHHELD = 100, 1
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
+# The monitor measures displacements up to this one.
+_MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
 _MOVED_PX = 0.1
 
@@ -206,13 +208,19 @@ class GuardedSolver:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
+        # Corrections follow what they can follow of a fault that is none of the masks.
+        as_calibrated = inspect(snapshot.counts, calibration, stuck=self._stuck)
+        causes = [cause for defect in as_calibrated if (cause := _cause(defect)) is not None]
+        if causes and self._guard.live:
+            self._inspected = causes[:1]
+            return
         defects = inspect(snapshot.counts, calibration, monitor.correction, self._stuck)
         self._inspected = [defect for defect in defects if defect.name not in others]
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
         noticed = list(self._inspected)
-        if self._guard.live:
+        if self._guard.live and not any(defect.name in CAUSES for defect in noticed):
             self._baseline.note(health)
             noticed += [*changes(self.correction), *self._baseline.defects(health)]
             noticed += defects_of(self._defective)
@@ -292,3 +300,11 @@ class GuardedSolver:
         if withheld:
             video, report = withhold(video, report, snapshot, self.engine.calibration)
         return Delivered(video, report, self.defects)
+
+
+def _cause(defect: Defect) -> Defect | None:
+    """Return a defect that causes others; None if it is none."""
+    x_px, y_px = defect.shift_px or (0, 0)
+    if max(abs(x_px), abs(y_px)) > _MAX_SHIFT_PX:
+        return Defect("moved_roi", moved_roi(x_px, y_px))
+    return defect if defect.name in CAUSES else None

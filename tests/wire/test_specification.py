@@ -61,7 +61,7 @@ def test_version_and_limits_match_the_code() -> None:
     )
 
 
-FINGERPRINT = "ebf25970c1bbd147"
+FINGERPRINT = "36fb9b7f4cecde0e"
 
 
 def declared(types: Mapping[str, Any], place: str) -> Iterator[str]:
