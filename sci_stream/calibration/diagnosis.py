@@ -5,6 +5,7 @@ false.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ CAUSES = ("mask_orientation", "mask_sign", "scale", "moved_roi")
 
 # Displacement, off whole pixels, of a region of interest that was moved.
 _WHOLE_PX = 0.06
-# Black level in units of white, difference of the light of patterns, and change of scale, which a
-# rig that warms up does not reach.
-_MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR = 0.02, 0.2, 0.002
+# Black level in units of white, difference of the light of patterns, change of scale, and blur,
+# which a rig that warms up does not reach.
+_MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR, _MAX_BLUR_PX2 = 0.02, 0.2, 0.002, 0.2
 # Masks of another contrast cause noise, by which a scene of little texture is told from them.
 _LEAST_NOISE = 1.3
 
@@ -150,6 +151,12 @@ def changes(correction: MaskCorrection) -> list[Defect]:
     if max(map(abs, correction.displacement.linear)) > _MAX_LINEAR:
         text = f"{correction.displacement.words} since the calibration: corrected"
         defects.append(Defect("mask_geometry", text, corrected=True))
+    if (blur_px2 := correction.displacement.blur_px2) > _MAX_BLUR_PX2:
+        text = (
+            f"the masks are {math.sqrt(blur_px2):.1f} px more blurred than calibrated, which is "
+            "corrected in part: focus the relay, or calibrate again"
+        )
+        defects.append(Defect("mask_blur", text, corrected=True))
     return defects
 
 

@@ -64,6 +64,8 @@ _BETTER, _MAX_MISFIT = 0.97, 0.1
 # Brightness, 99.5th percentile, 1 for white, above which no scene is; and below which 8 bits of a
 # deeper sensor are suspected.
 _BRIGHTEST, _DIM = 1.5, 0.1
+# Brightness of a dark snapshot, whatever its bits.
+_NO_LIGHT = 0.01
 # Brightness of a usual scene, by which the nearest power of two is named.
 _USUAL = 0.8
 # Pixels along each side by which shares are measured: enough, and quick.
@@ -171,7 +173,7 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
         factor = 2.0 ** round(math.log2(level / _USUAL))
         if bits is not None and not np.mod(counts, justified := 2.0 ** (16 - bits)).any():
             factor = justified
-    elif bits is not None and bits > 8 and counts.max() < 256 and level < _DIM:
+    elif bits is not None and bits > 8 and counts.max() < 256 and _NO_LIGHT < abs(level) < _DIM:
         factor = 2.0 ** (8 - bits)
     else:
         return None

@@ -212,7 +212,7 @@ class GuardedSolver:
         as_calibrated = inspect(snapshot.counts, calibration, stuck=self._stuck)
         causes = [cause for defect in as_calibrated if (cause := _cause(defect)) is not None]
         if causes and self._guard.live:
-            self._inspected = causes[:1]
+            self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
             return
         defects = inspect(snapshot.counts, calibration, monitor.correction, self._stuck)
         self._inspected = [defect for defect in defects if defect.name not in others]
