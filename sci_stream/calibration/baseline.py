@@ -38,7 +38,7 @@ _SLACK, _STEP, _MAX_DEVIATION = 1.5, 8.0, 6.0
 _SETTLING, _LATEST = 6, 3
 # Noise over the usual one that is an alarm; and over that of the calibration, where texture in
 # which all moves counts as noise: up to 1.7 times in 17 right series (clips and simulated scenes).
-_UNEXPLAINED, _UNEXPLAINED_AT_START = 1.2, 2.5
+_UNEXPLAINED, _UNEXPLAINED_AT_START = 1.3, 2.5
 # Correlation of pictures of one scene from snapshot to snapshot.
 _SAME_SCENE = 0.7
 # Differences that cause no noise: of logarithms of the brightness, of contrast, and of the match,
@@ -57,6 +57,7 @@ class Baseline:
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._picture: F32 | None = None
+        self._before_step: F32 | None = None
         self._usual_looks = deque[tuple[float, float]](maxlen=_USUAL)
         self.excess: float | None = None
         """Noise relative to the usual one, while it is not explained."""
@@ -78,7 +79,8 @@ class Baseline:
         """Add the solve of a snapshot; return ``"cut"`` if the scene is another one, ``"step"`` if
         its figures step away from the usual ones, else ``""``.
         """
-        if self._is_cut(video) and self.excess is None and self._figures:
+        before, self._picture = self._picture, thumbnails(video).mean(0)
+        if self.excess is None and self._figures and not _is_one_scene(before, self._picture):
             self._begin()
             return "cut"
         if report.noise is None or not report.noise > 0:
@@ -97,6 +99,7 @@ class Baseline:
             self._sums = np.maximum(0.0, self._sums + deviations - _SLACK)
             if self._sums.max() > _STEP:
                 self._since_step = 0
+                self._before_step = before
                 self._latest.clear()
                 return "step"
         self._figures.append(figures)
@@ -123,7 +126,8 @@ class Baseline:
             return
         noise = float(np.median([figures[0] for figures in self._latest]))
         ratio = math.exp(noise - usual)
-        if ratio > (_UNEXPLAINED if self._figures else _UNEXPLAINED_AT_START):
+        usual_ratio = _UNEXPLAINED if self._figures else _UNEXPLAINED_AT_START
+        if ratio > usual_ratio and _is_one_scene(self._before_step, self._picture):
             self.excess = ratio
         else:
             self._begin()
@@ -136,16 +140,6 @@ class Baseline:
         usual = np.median(figures, 0)
         sd = _MAD * np.median(np.abs(figures - usual), 0)
         return usual, np.maximum(sd, _LEAST_SD)
-
-    def _is_cut(self, video: Array) -> bool:
-        """Return whether the scene is another one than in the snapshot before."""
-        now = thumbnails(video).mean(0)
-        before, self._picture = self._picture, now
-        if before is None:
-            return False
-        a, b = before - before.mean(), now - now.mean()
-        scale = math.sqrt(float((a * a).sum() * (b * b).sum()) + _TINY)
-        return float((a * b).sum()) < _SAME_SCENE * scale
 
     def note(self, health: CalibrationHealth) -> None:
         """Note match and brightness while nothing is unusual."""
@@ -179,3 +173,10 @@ class Baseline:
         }
         order = sorted(evidence, key=lambda cause: -evidence[cause])
         return [cause for cause in order if evidence[cause] >= 1.0]
+
+
+def _is_one_scene(before: F32 | None, after: F32 | None) -> bool:
+    """Return whether pictures show one scene, also if one is not known."""
+    if before is None or after is None or not before.std() * after.std() > 0:
+        return True
+    return float(np.corrcoef(before.ravel(), after.ravel())[0, 1]) >= _SAME_SCENE

@@ -1,4 +1,4 @@
-"""The usual figures of solves, and what is told when they are others for good."""
+"""The usual figures of solves, and the alarm once others last."""
 
 from __future__ import annotations
 
