@@ -19,8 +19,7 @@ from collections import deque
 import numpy as np
 
 from sci_stream.calibration.evidence import Defect
-from sci_stream.calibration.mask_order import thumbnails
-from sci_stream.model import F32, F64, Array, Snapshot
+from sci_stream.model import F32, F64, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import CalibrationHealth, SolveReport
 
@@ -75,11 +74,11 @@ class Baseline:
         self._since_step: int | None = None
         self.excess = None
 
-    def add(self, report: SolveReport, video: Array, snapshot: Snapshot) -> str:
-        """Add the solve of a snapshot; return ``"cut"`` if the scene is another one, ``"step"`` if
-        its figures step away from the usual ones, else ``""``.
+    def add(self, report: SolveReport, picture: F32, snapshot: Snapshot) -> str:
+        """Add the solve of a snapshot and its scene, made small; return ``"cut"`` if the scene is
+        another one, ``"step"`` if the figures step away from the usual ones, else ``""``.
         """
-        before, self._picture = self._picture, thumbnails(video).mean(0)
+        before, self._picture = self._picture, picture
         if self.excess is None and self._figures and not _is_one_scene(before, self._picture):
             self._begin()
             return "cut"

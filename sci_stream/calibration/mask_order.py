@@ -58,10 +58,8 @@ def thumbnails(video: Array) -> F32:
     height, width = H // _CELL_PX * _CELL_PX, W // _CELL_PX * _CELL_PX
     if not height or not width:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
-    cells = np.asarray(video[:, :height, :width], np.float32).reshape(
-        B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1
-    )
-    return np.asarray(cells.mean((2, 4)), np.float32)
+    rows = video[:, :height, :width].reshape(B, -1, _CELL_PX, width).mean(2, np.float32)
+    return np.asarray(rows.reshape(B, len(rows[0]), -1, _CELL_PX).mean(3), np.float32)
 
 
 def is_cycle(order: Sequence[int]) -> bool:
@@ -109,7 +107,8 @@ class MaskOrderDetector:
         forward = cyclic_orders(n_frames)
         self._orders = np.concatenate([forward, np.roll(forward[:, ::-1], -1, 0)])
         self._n_frames = n_frames
-        self._before: F32 | None = None
+        self.latest: F32 | None = None
+        """The last video, as `thumbnails`."""
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
         self._cold_starts = self._unusual = 0
@@ -119,7 +118,7 @@ class MaskOrderDetector:
 
     def forget(self) -> None:
         """Forget earlier snapshots: the modulator was changed."""
-        self._before = None
+        self.latest = None
         self._lengths.clear()
         self._usual.clear()
 
@@ -132,9 +131,8 @@ class MaskOrderDetector:
         """Add the video of a snapshot, (B, H, W), which directly ``continues`` the one before or
         not.
         """
-        before, now = self._before, thumbnails(video)
-        self._before = now
-        self.add(before if continues else None, now)
+        before, self.latest = self.latest, thumbnails(video)
+        self.add(before if continues else None, self.latest)
 
     def add(self, before: F32 | None, after: F32) -> None:
         """Add a pair of consecutive snapshots, or one alone, as `thumbnails`, unless the scene is

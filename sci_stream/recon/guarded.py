@@ -262,10 +262,11 @@ class GuardedSolver:
         self, snapshot: Snapshot, video: Video, report: SolveReport, monitor: CalibrationMonitor
     ) -> CalibrationHealth | None:
         health = monitor.check(snapshot, video)
-        if self._guard.live:
+        small = monitor.order.latest
+        if self._guard.live and small is not None:
             if monitor.order.in_doubt:
                 self.engine.forget("order")
-            change = self._baseline.add(report, video, snapshot)
+            change = self._baseline.add(report, small.mean(0), snapshot)
             if change == "step":
                 monitor.begin_anew()
                 self._pixels.forget()

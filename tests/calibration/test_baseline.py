@@ -13,8 +13,8 @@ from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 SIZE = 64
 RNG = np.random.default_rng(0)
-SCENE = RNG.random((2, SIZE, SIZE)).astype(np.float32)
-OTHER_SCENE = RNG.random((2, SIZE, SIZE)).astype(np.float32)
+SCENE = RNG.random((8, 8)).astype(np.float32)
+OTHER_SCENE = RNG.random((8, 8)).astype(np.float32)
 CALIBRATION = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))
 KNOWN = replace(CALIBRATION, read_noise_dn=0.01)
 SNAPSHOT = CALIBRATION.snapshot("s", 0, np.ones((SIZE, SIZE)))
