@@ -29,7 +29,7 @@ _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
-CAUSES = ("mask_orientation", "mask_sign", "scale", "moved_roi")
+CAUSES = ("mask_orientation", "mask_sign", "scale", "mask_shift")
 """Defects that cause others: one cause has one name."""
 
 # Displacement, off whole pixels, of a region of interest that was moved.
@@ -50,7 +50,7 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         return {cause: faults[cause]}
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px and _is_whole(health):
-        faults["moved_roi"] = moved_roi(health.shift_x_px or 0.0, health.shift_y_px or 0.0)
+        faults["mask_shift"] = moved_roi(health.shift_x_px or 0.0, health.shift_y_px or 0.0)
     elif shift is not None and shift > warn_shift_px:
         what = (
             "they are shifted in reconstruction"

@@ -22,10 +22,9 @@ _SNAPSHOTS, _FEWEST = 10, 4
 # pixels around, and of its spread from snapshot to snapshot. Of 16,384 right pixels, at most one
 # passes in six of seven scenes and 20 in one; of 167 warm ones, 117 to 157 do.
 _LEAST_SHARE, _STANDS_OUT, _STEADY = 0.06, 6.0, 3.0
-# More of them are texture or another fault.
-_MAX_SHARE = 0.03
-# Share of the pixels that is named.
-_FEW = 0.002
+# Share of the pixels from which they are left out: fewer are texture that stays, and single hot
+# pixels show in each snapshot. More are another fault.
+_FEW, _MAX_SHARE = 0.002, 0.03
 _AROUND_PX = 7
 _MAD = 1.4826
 _TINY = 1e-6
@@ -63,12 +62,12 @@ class PixelDefects:
         defects &= size > _STANDS_OUT * _usual_around(size)
         if self._calibration.bad_pixels is not None:
             defects &= ~self._calibration.bad_pixels
-        return defects if 0 < defects.mean() < _MAX_SHARE else None
+        return defects if _FEW < defects.mean() < _MAX_SHARE else None
 
 
 def defects_of(pixels: Flags | None) -> list[Defect]:
-    """Return whether so many pixels, (H, W), are left out that the sensor needs a look."""
-    if pixels is None or pixels.mean() < _FEW:
+    """Return that so many pixels, (H, W), are left out; none for None."""
+    if pixels is None:
         return []
     text = (
         f"{int(pixels.sum())} pixels are brighter or darker than their neighbours in each "

@@ -220,10 +220,12 @@ class GuardedSolver:
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
         noticed = list(self._inspected)
-        if self._guard.live and not any(defect.name in CAUSES for defect in noticed):
+        names = {defect.name for defect in noticed}
+        if self._guard.live:
+            noticed += defects_of(self._defective)
+        if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
             self._baseline.note(health)
             noticed += [*changes(self.correction), *self._baseline.defects(health)]
-            noticed += defects_of(self._defective)
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -307,5 +309,5 @@ def _cause(defect: Defect) -> Defect | None:
     """Return a defect that causes others; None if it is none."""
     x_px, y_px = defect.shift_px or (0, 0)
     if max(abs(x_px), abs(y_px)) > _MAX_SHIFT_PX:
-        return Defect("moved_roi", moved_roi(x_px, y_px))
-    return defect if defect.name in CAUSES else None
+        return Defect("mask_shift", moved_roi(x_px, y_px))
+    return defect if defect.name in CAUSES[:-1] else None

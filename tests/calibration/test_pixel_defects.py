@@ -37,6 +37,4 @@ def test_warm_and_cold_pixels_are_left_out(bayer: str, dn: float) -> None:
 @pytest.mark.parametrize("scene", ["fast", "slow", "static"])
 def test_right_pixels_are_no_defect(scene: str) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
-    flags = found(rig, np.zeros((128, 128), np.bool_), 0.0)
-    assert flags.sum() <= 3
-    assert defects_of(flags) == []
+    assert not found(rig, np.zeros((128, 128), np.bool_), 0.0).any()

@@ -223,7 +223,7 @@ def test_stray_light_in_a_run_costs_a_decibel_at_most() -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("moved_roi", lambda light: np.roll(light, -4, 1)),
+        ("mask_shift", lambda light: np.roll(light, -4, 1)),
         ("mask_orientation", lambda light: light[::-1]),
     ],
 )
