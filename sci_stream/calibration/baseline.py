@@ -62,6 +62,7 @@ class Baseline:
         """Noise relative to the usual one, while it is not explained."""
         self.ratio: float | None = None
         """Noise of the last snapshot relative to the usual one; None if that is unknown."""
+        self._since_step: int | None = None
         self._begin()
         if calibration.noise is not None:
             self._since_step = 0
@@ -71,7 +72,7 @@ class Baseline:
         self._figures = deque[F64](maxlen=_USUAL)
         self._latest = deque[F64](maxlen=_LATEST)
         self._sums: F64 = np.zeros(3)
-        self._since_step: int | None = None
+        self._since_step = None
         self.excess = None
 
     def add(self, report: SolveReport, picture: F32, snapshot: Snapshot) -> str:
