@@ -211,6 +211,9 @@ class GuardedSolver:
         # Corrections follow what they can follow of a fault that is none of the masks.
         as_calibrated = inspect(snapshot.counts, calibration, stuck=self._stuck)
         causes = [cause for defect in as_calibrated if (cause := _cause(defect)) is not None]
+        if any(defect.name == "mask_match" for defect in as_calibrated):
+            others.add("scale")  # behind other masks, the brightness means nothing
+            causes = []
         if causes and self._guard.live:
             self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
             return
