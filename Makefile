@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
+.PHONY: commits lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
@@ -67,6 +67,9 @@ audit: install  ## Look up known vulnerabilities of every package that the image
 
 check: lint types imports scripts  ## Everything that reads the code without running it
 
+commits: install  ## Each of the last ten commits is green by itself
+	.ci/commits
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -98,11 +101,11 @@ node_modules/.installed: package.json
 	@touch $@
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml testing/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
+		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges --editable ./testing
 	@touch $@
 
 # On Linux, PyPI's torch brings libraries of CUDA, 2 to 3 GB: without an NVIDIA driver the build for processors is taken, from

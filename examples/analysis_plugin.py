@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import cv2
 import numpy as np
 
-from sci_stream.model import Array
-from sci_stream.reports import SolveReport
+from sci_stream.plugins import Array, SolveReport
 
 
 class CountMovingObjects:

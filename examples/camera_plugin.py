@@ -15,9 +15,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
-from sci_stream.optics.calibration import Calibration
-from sci_stream.testing.cameras import CameraContract
+from sci_stream.plugins import Calibration, CameraCapabilities, CameraFrame, FrameIds
+from sci_stream_testing.cameras import CameraContract
 
 
 class Library:

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 import torch
 
-from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
-from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream.plugins import CallableDenoiser, DenoiserDefaults
+from sci_stream_testing.denoisers import DenoiserContract
 
 
 class BilateralDenoiser:

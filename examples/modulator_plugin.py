@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sci_stream.modulation.timing import (
+from sci_stream.plugins import (
     MaskTiming,
     ModulatorCapabilities,
     checked_patterns,
     checked_timing,
     pattern_hash,
 )
-from sci_stream.testing.modulators import ModulatorContract
+from sci_stream_testing.modulators import ModulatorContract
 
 
 class NotedModulator:

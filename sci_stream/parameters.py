@@ -105,11 +105,9 @@ class Parameter:
         if self.kind == "flag":
             return "true or false"
         if self.kind == "choice":
-            return (
-                " or ".join(self.choices)
-                if len(self.choices) < 3
-                else "one of " + ", ".join(self.choices)
-            )
+            if len(self.choices) < 3:
+                return " or ".join(self.choices)
+            return "one of " + ", ".join(self.choices)
         noun = "an integer" if self.kind == "integer" else "a number"
         if self.low is not None and self.high is not None:
             return f"{noun} from {self.low:.10g} to {self.high:.10g}"

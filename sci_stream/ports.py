@@ -44,7 +44,7 @@ class Camera(Protocol):
 
     Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state;
     `open` of an open camera and `start` of a started one change nothing.
-    `sci_stream.testing.cameras` tests these rules.
+    `sci_stream_testing.cameras` tests these rules.
     """
 
     def open(self) -> CameraCapabilities:
@@ -129,7 +129,7 @@ class MaskModulator(Protocol):
     → start → stop``.
 
     Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state and
-    never raise; `open` of an open modulator changes nothing. `sci_stream.testing.modulators` tests
+    never raise; `open` of an open modulator changes nothing. `sci_stream_testing.modulators` tests
     these rules. All calls but these two raise `CameraError` if the device does not respond, and an
     `InputError` if it cannot do that.
     """

@@ -162,11 +162,9 @@ class Quantity:
             return value.value
         if isinstance(value, float) and not math.isfinite(value):
             return None
-        return (
-            value / self.divisor
-            if self.divisor != 1.0 and isinstance(value, int | float)
-            else value
-        )
+        if self.divisor != 1.0 and isinstance(value, int | float):
+            return value / self.divisor
+        return value
 
 
 _DECLARED: dict[type, tuple[Quantity, ...]] = {}
@@ -208,7 +206,8 @@ def gauges(report: object) -> dict[str, float | dict[str, float]]:
     """
     values: dict[str, dict[str, float]] = {}
     for quantity in quantities_of(type(report)):
-        metric, value = quantity.metric, quantity.value_in(report)
+        metric = quantity.metric
+        value = quantity.value_in(report)
         if metric is not None and isinstance(value, int | float):
             values.setdefault(metric.name, {})[metric.label_value] = value
     return {name: by_label.get("", by_label) for name, by_label in values.items()}

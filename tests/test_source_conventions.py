@@ -50,6 +50,7 @@ def test_texts_use_no_clause_as_a_noun() -> None:
         "drivers",
         "lab",
         "bridges",
+        "testing",
         "tests",
         "docs",
         "deploy",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("sci_stream", "drivers", "lab", "bridges", "examples")
+FOLDERS = ("sci_stream", "drivers", "lab", "bridges", "testing", "examples")
 MODULES = sorted(
     path
     for folder in FOLDERS

@@ -21,7 +21,8 @@ from typing import Any, Self
 import numpy as np
 
 from sci_stream.errors import TransportError, require_optional
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Reconstruction
+from sci_stream.plugins import Array
 from sci_stream.security.curve import client_config, unencrypted
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe

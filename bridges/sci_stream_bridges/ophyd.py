@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, TransportError
 from sci_stream.model import Reconstruction
+from sci_stream.plugins import unix_ns
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
 from sci_stream.web.control_client import RigControl

@@ -11,8 +11,8 @@ import torch
 import sci_stream
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_bridges.deepinv import DeepinvDenoiser
+from sci_stream_testing.denoisers import DenoiserContract
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore"

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sci_stream.model import BayerPhase
+from sci_stream.plugins import BayerPhase
 
 
 class DriverOptions(BaseModel):

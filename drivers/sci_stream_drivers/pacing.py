@@ -34,7 +34,8 @@ class Pacer:
     def start(self) -> None:
         """Set the zero of the schedule and of the camera clock to now."""
         self._origin_s = time.monotonic()
-        self._k0, self._k0_s = 0, 0.0
+        self._k0 = 0
+        self._k0_s = 0.0
         self._paused_s = 0.0
         self._held_until_s = 0.0
 

@@ -18,9 +18,8 @@ import numpy as np
 import zmq
 from pydantic import Field, field_validator
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.plugins import CameraCapabilities, CameraFrame, unix_ns
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare, pixel_format_name
 
 log = logging.getLogger(__name__)

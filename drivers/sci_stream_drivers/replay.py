@@ -19,13 +19,18 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, FileFormatError, InputError
 from sci_stream.file_guard import unicode_name
 from sci_stream.files.measurement_file import Measurements, load_measurement
-from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
-from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
+from sci_stream.plugins import (
+    Array,
+    BayerPhase,
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    unix_ns,
+)
 from sci_stream.recording.columns import recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_drivers.fields import BayerOption, DriverOptions, pixel_format_name
@@ -103,7 +108,8 @@ class ReplayCamera:
                     expected=f"0 ≤ start < stop ≤ {count}, the number of its shots",
                     got=f"start = {o.start}, stop = {o.stop}",
                 )
-            self._source, self._chosen = source, range(o.start, o.stop or count)
+            self._source = source
+            self._chosen = range(o.start, o.stop or count)
             self._counts.clear()
         capabilities = replace(
             self._source.capabilities, frame_period_ns=self._pacer.period_ns, finite=not o.loop
@@ -144,7 +150,8 @@ class ReplayCamera:
         return self._source
 
     def _frame_id(self, numbers: list[int], rounds: int, step: int) -> int:
-        first, last = numbers[self._chosen[0]], numbers[self._chosen[-1]]
+        first = numbers[self._chosen[0]]
+        last = numbers[self._chosen[-1]]
         return rounds * (last - first + 1) + numbers[self._chosen[step]] - first
 
     @property
@@ -183,7 +190,8 @@ class PublishedSource:
     """
 
     def __init__(self, path: Path, options: ReplayOptions) -> None:
-        published, bayer = load_measurement(path), options.bayer
+        published = load_measurement(path)
+        bayer = options.bayer
         for note in published.assumed:
             log.info("%s: %s", path, note)
         self.calibration = _calibrate(published, path, bayer, options.full_scale_dn)
@@ -253,7 +261,8 @@ class RecordedSource:
             raise
 
     def _stamped(self, seqs: npt.NDArray[np.int64]) -> bool:
-        rows, at = self._series.rows, seqs - self._series.first_seq
+        rows = self._series.rows
+        at = seqs - self._series.first_seq
         return bool((rows["camera_time_ns"][at] >= 0).all() and np.ptp(rows["epoch"][at]) == 0)
 
     def _numbers(self) -> list[int]:
@@ -269,7 +278,8 @@ class RecordedSource:
         seq = self._seqs[i]
         row = self._series.row(seq)
         stamp = row["camera_time_ns"] if self.capabilities.clock == "recorded" else None
-        counts, chunks = self._series.raw_of(seq), recorded_chunks(row)
+        counts = self._series.raw_of(seq)
+        chunks = recorded_chunks(row)
         return CameraFrame(counts, self.frame_numbers[i], stamp, unix_ns(), chunks=chunks)
 
     def close(self) -> None:

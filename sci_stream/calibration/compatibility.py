@@ -33,9 +33,12 @@ def require_compatible_calibration(
             hint="Set [calibration] file to the calibration of this camera.",
         )
     name = f"The calibration {file or 'of the camera'} does not fit the camera"
-    size, own_size = (capabilities.height_px, capabilities.width_px), calibration.shape
-    serial, own_serial = capabilities.serial, calibration.camera_serial
-    bits, own_bits = capabilities.bit_depth, calibration.bit_depth or capabilities.bit_depth
+    size = (capabilities.height_px, capabilities.width_px)
+    own_size = calibration.shape
+    serial = capabilities.serial
+    own_serial = calibration.camera_serial
+    bits = capabilities.bit_depth
+    own_bits = calibration.bit_depth or capabilities.bit_depth
     checks = (
         (
             own_size != size,
@@ -94,7 +97,8 @@ def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> N
     what = (
         f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
     )
-    shape, video_shape = calibration.shape, calibration.phi.shape
+    shape = calibration.shape
+    video_shape = calibration.phi.shape
     truth_shape = video_shape if snapshot.truth is None else snapshot.truth.shape
     checks = (
         (snapshot.counts.shape, shape, f"{shape} pixels, as its masks have", None),

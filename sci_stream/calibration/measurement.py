@@ -17,10 +17,13 @@ from sci_stream.optics.calibration import Calibration
 
 # The peak of the smoothed white field, without its brightest outliers.
 _PEAK_PERCENTILE = 99.9
-_HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
+_HOT_SD = 8.0
+_NOISY_TIMES = 5.0
+_DEAD_SHARE = 0.25
 # A moving mask shows each region open in some phase: most pixels of a square of this side have
 # seen it, and few of them are defective.
-_REGION_PX, _OPEN_PERCENTILE = 16, 95.0
+_REGION_PX = 16
+_OPEN_PERCENTILE = 95.0
 # A pixel behind a moving mask that gets less than this share of the light of a fully open one, in
 # the mean of all phases, sees no light. Chrome on glass lets more than this through.
 _NO_LIGHT = 0.003
@@ -83,7 +86,8 @@ class FrameMean:
         one is unknown.
         """
         made = cls()
-        made.n, made._mean = n, mean
+        made.n = n
+        made._mean = mean
         made._squares = np.zeros_like(mean) if variance is None else variance * max(1, n - 1)
         made._saturated = (
             np.zeros(mean.shape, np.int64) if saturated is None else saturated.astype(np.int64)

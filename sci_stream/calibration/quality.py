@@ -13,7 +13,8 @@ from sci_stream.optics.calibration import Calibration
 
 # Independent random masks correlate by about 1/√pixels; frames of correlated masks share their
 # errors.
-_SIMILAR, _DUPLICATE = 0.5, 0.95
+_SIMILAR = 0.5
+_DUPLICATE = 0.95
 
 
 class Verdict(enum.StrEnum):

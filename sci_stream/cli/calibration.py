@@ -241,7 +241,8 @@ def calibration_check(
     from sci_stream.recording.calibration_file import load_calibration, load_measured
     from sci_stream.tools.calibration_report import write_report
 
-    calibration, measured = load_calibration(path), load_measured(path)
+    calibration = load_calibration(path)
+    measured = load_measured(path)
     figures = assess(calibration, measured)
     verdict = worst(figures)
     _print_properties(calibration, measured)

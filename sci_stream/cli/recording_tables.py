@@ -20,8 +20,11 @@ _MAX_DAMAGE = 4
 
 def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     """Yield the lines of a summary: name and sentence."""
-    series, figures = recording.series, recording.figures
-    stored, rates, segments = figures["stored"], figures["rates"], figures["segments"]
+    series = recording.series
+    figures = recording.figures
+    stored = figures["stored"]
+    rates = figures["rates"]
+    segments = figures["segments"]
     started = datetime.fromtimestamp(series.started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     bayer = f", Bayer {series.bayer}" if series.bayer else ""
     yield "series", f"{series.series} ({started}), rig {series.rig}, policy {series.policy}"
@@ -95,7 +98,8 @@ def _state(recording: RecordingSummary) -> str:
 
 
 def _ledger(recording: RecordingSummary) -> str:
-    rows, ledger = recording.figures["rows"], recording.figures["ledger"]
+    rows = recording.figures["rows"]
+    ledger = recording.figures["ledger"]
     account = {**rows, **(ledger or {})}
     dropped = " + ".join(
         f"{count} dropped ({reason})" for reason, count in account["dropped"].items()

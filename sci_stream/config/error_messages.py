@@ -96,7 +96,9 @@ def dotted(location: Location) -> str:
 def _problem(
     details: ErrorDetails, model: type[BaseModel], name: Callable[[Location], str]
 ) -> ConfigError:
-    kind, location, context = details["type"], details["loc"], details.get("ctx", {})
+    kind = details["type"]
+    location = details["loc"]
+    context = details.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(location, model, name)
     what = name(location)

@@ -103,7 +103,8 @@ def _options_text(
     )
     for key, table in tables.items():
         comment = _comment(fields[key].description or "")
-        inner, path = values.get(key), f"{name}.{key_text(key)}"
+        inner = values.get(key)
+        path = f"{name}.{key_text(key)}"
         chosen = inner if isinstance(inner, Mapping) else {}
         text += f"\n{comment}[{path}]\n" + _options_text(path, table, every_key, chosen, {})
     return text

@@ -192,11 +192,9 @@ def _all_variables() -> list[str]:
 def _value(field: FieldInfo, text: str) -> object:
     if get_origin(field.annotation) is tuple:
         value = parse_value(text)
-        return (
-            value
-            if isinstance(value, list)
-            else [part.strip() for part in text.split(",") if part.strip()]
-        )
+        if isinstance(value, list):
+            return value
+        return [part.strip() for part in text.split(",") if part.strip()]
     if _is_text(field.annotation):
         return text
     return None if text == "" and field.default is None else parse_value(text)

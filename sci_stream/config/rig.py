@@ -73,11 +73,9 @@ class Rig(Section):
     def _absent_sections_are_empty(cls, table: object) -> object:
         # The default sections were created on import: their relative paths would not be resolved
         # against the file.
-        return (
-            {**{name: {} for name in cls.model_fields}, **table}
-            if isinstance(table, dict)
-            else table
-        )
+        if isinstance(table, dict):
+            return {**{name: {} for name in cls.model_fields}, **table}
+        return table
 
     @model_validator(mode="after")
     def _addresses_differ(self) -> Self:

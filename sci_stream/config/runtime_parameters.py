@@ -34,9 +34,11 @@ def declare(
             ends["high"] = float(bound.le)  # type: ignore[arg-type]
     kind: Kind = "number"
     if isinstance(value, bool):
-        kind, ends = "flag", {}
+        kind = "flag"
+        ends = {}
     elif isinstance(value, str):
-        kind, ends = "choice", {}
+        kind = "choice"
+        ends = {}
     elif isinstance(value, int):
         kind = "integer"
     return Parameter(

@@ -159,7 +159,8 @@ class DispatchQueue(Generic[T]):
                 name = rule(entry.seq // self._block)
                 if name is not None:
                     del self._waiting[index]
-                    entry.attempts, entry.promised = entry.attempts + 1, True
+                    entry.attempts = entry.attempts + 1
+                    entry.promised = True
                     self._nodes[name].in_flight[entry.seq] = entry
                     return name, entry
         return None

@@ -30,7 +30,8 @@ class TokenBucket:
         # max(): a caller may pass times slightly out of order; the bucket must not lose tokens to
         # that.
         filled = self._tokens + max(0.0, now_s - self._filled_s) * self._per_s
-        self._tokens, self._filled_s = min(self._burst, filled), now_s
+        self._tokens = min(self._burst, filled)
+        self._filled_s = now_s
         if self._tokens < tokens:
             return False
         self._tokens -= tokens

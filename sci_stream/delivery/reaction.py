@@ -70,7 +70,8 @@ class Reactions:
         ]
 
     def _is_due(self, reaction: Reaction, figures: Mapping[str, float], time_ns: int) -> bool:
-        condition, times = reaction.condition, self._times[reaction.text]
+        condition = reaction.condition
+        times = self._times[reaction.text]
         value = figures.get(condition.figure)
         if value is None or not condition.holds(value):
             return False

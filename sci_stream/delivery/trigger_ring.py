@@ -179,7 +179,8 @@ class EventRing:
 
     def judge(self, figures: Mapping[str, float]) -> Event | None:
         """Judge the conditions on some figures; return the event that they trigger."""
-        triggered, holding = None, self.state.holding
+        triggered = None
+        holding = self.state.holding
         for condition in self.conditions:
             value = figures.get(condition.figure)
             if value is None:
@@ -225,5 +226,6 @@ class EventRing:
         """Return the numbers of the snapshots decided since the last call, and whether they are
         kept.
         """
-        decided, self._decided = self._decided, []
+        decided = self._decided
+        self._decided = []
         return decided

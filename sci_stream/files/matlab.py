@@ -19,7 +19,8 @@ from sci_stream.file_guard import require_memory, require_ratio
 from sci_stream.model import Array
 
 _HEADER = 128
-_MATRIX, _COMPRESSED = 14, 15
+_MATRIX = 14
+_COMPRESSED = 15
 _COMPLEX_FLAG = 0x0800
 
 # Element types of numbers; the values of a matrix may be stored in a smaller type than its class.

@@ -134,7 +134,8 @@ def load_measurement(
         pair = paired(of_y.load(), of_masks.load(), sizes)
         for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
             assumed += [f"the {what} of {path.name} {note}"] if note else []
-        y, found_masks = pair.y, pair.masks
+        y = pair.y
+        found_masks = pair.masks
     scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)
     is_required = truth_file is not None or bool(names["truth"])
     true = scene.best_truth(truths, assumed, is_required=is_required)
@@ -156,7 +157,8 @@ COLOURS = (
     "green and blue? Then solve each by itself (sci-stream solve --channels)"
 )
 # Moments of a scene that moves correlate less; moments of one that does not have equal means.
-_MIN_CORRELATION, _MIN_RATIO = 0.9, 1.05
+_MIN_CORRELATION = 0.9
+_MIN_RATIO = 1.05
 
 
 def look_like_colours(y: Array) -> bool:

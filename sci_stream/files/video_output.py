@@ -333,7 +333,8 @@ def _write_zarr(path: Path, video: VideoStack) -> None:
 
 
 def _write_npy(path: Path, video: VideoStack) -> None:
-    shape, descr = (len(video.seqs), *video.shape), np.lib.format.dtype_to_descr(video.dtype)
+    shape = (len(video.seqs), *video.shape)
+    descr = np.lib.format.dtype_to_descr(video.dtype)
     with path.open(
         "wb"
     ) as file:  # not a memory map: on a full disk, writing to one ends the process

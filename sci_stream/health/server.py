@@ -16,7 +16,8 @@ from sci_stream.health.report import Health
 from sci_stream.transport.http import AccessMiddleware, HttpServer, LimitedConnection, listen
 
 # Request limit per address: Prometheus and a supervisor together send a few per second.
-_VISITS_PER_S, _VISITS_BURST = 50.0, 200
+_VISITS_PER_S = 50.0
+_VISITS_BURST = 200
 
 
 class HealthConnection(LimitedConnection):

@@ -88,11 +88,13 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     at = _Sites(bayer)
     green, horizontal = _directional_green(mosaic, at)
     rgb = np.stack([mosaic, green, mosaic], axis=-1)
-    red, blue = rgb[..., 0], rgb[..., 2]
+    red = rgb[..., 0]
+    blue = rgb[..., 2]
     # Colour differences are smooth: red and blue at green pixels from their neighbours in the row
     # or the column.
     difference = mosaic - green
-    along, down = _filtered(difference, _HALVES), _filtered(difference, _HALVES.T)
+    along = _filtered(difference, _HALVES)
+    down = _filtered(difference, _HALVES.T)
     for colour, beside, above in (
         (red, at.green_by_red, at.green_by_blue),
         (blue, at.green_by_blue, at.green_by_red),
@@ -101,7 +103,8 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
         colour[above] = green[above] + down[above]
     # Red at blue pixels and blue at red ones, along the direction chosen there.
     apart = red - blue
-    along, down = _filtered(apart, _HALVES), _filtered(apart, _HALVES.T)
+    along = _filtered(apart, _HALVES)
+    down = _filtered(apart, _HALVES.T)
     chroma = np.where(horizontal, along, down)
     red[at.blue] = blue[at.blue] + chroma[at.blue]
     blue[at.red] = red[at.red] - chroma[at.red]
@@ -112,7 +115,8 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, Flags]:
     """Return green everywhere, and whether it was interpolated along the row rather than the
     column.
     """
-    rows, columns = _filtered(mosaic, _GREEN_ALONG), _filtered(mosaic, _GREEN_ALONG.T)
+    rows = _filtered(mosaic, _GREEN_ALONG)
+    columns = _filtered(mosaic, _GREEN_ALONG.T)
     differences = []
     for green in (rows, columns):
         difference = np.zeros_like(mosaic)
@@ -122,7 +126,8 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, Flags]:
     by_row, by_column = differences
     # Change of the colour difference from one pixel of a colour to the next, stored between the
     # two.
-    rough_row, rough_column = np.zeros_like(mosaic), np.zeros_like(mosaic)
+    rough_row = np.zeros_like(mosaic)
+    rough_column = np.zeros_like(mosaic)
     rough_row[:, 1:-1] = np.abs(by_row[:, 2:] - by_row[:, :-2])
     rough_column[1:-1] = np.abs(by_column[2:] - by_column[:-2])
     horizontal = _filtered(rough_row, _NEARBY) <= _filtered(rough_column, _NEARBY.T)

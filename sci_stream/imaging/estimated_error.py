@@ -14,7 +14,8 @@ from sci_stream.optics.calibration import Calibration
 
 # Tuned on Traffic and two films behind random binary masks, with noise of 2 and 20 DN of 12 bits:
 # docs/algorithm.md has the shares of errors within the estimate, there and on other scenes.
-_OF_RESIDUAL, _OF_GRADIENT = 0.40, 0.117
+_OF_RESIDUAL = 0.40
+_OF_GRADIENT = 0.117
 
 
 def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> F32:
@@ -31,24 +32,21 @@ def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> 
         raise InputError("The coded snapshot was not sent with the video")
     n_frames, height, width = reconstruction.video.shape
     size = blocks_size(height, width, reconstruction.bayer)
-    y, step = (
-        calibration.measurement(reconstruction.counts),
-        1 if reconstruction.bayer is None else 2,
-    )
+    y = calibration.measurement(reconstruction.counts)
+    step = 1 if reconstruction.bayer is None else 2
     estimate = np.empty((n_frames, *size), np.float32)
     shape = size[0] // step, size[1] // step
     for row, column in np.ndindex(step, step):
         part = np.s_[..., row::step, column::step]
-        video, phi = reconstruction.video[part].astype(np.float32), calibration.phi[part]
+        video = reconstruction.video[part].astype(np.float32)
+        phi = calibration.phi[part]
         contrast = (phi**2).sum(0) - phi.sum(0) ** 2 / len(phi)
         missed = _around((y[part] - (phi * video).sum(0)) ** 2, shape) / np.maximum(
             _around(contrast, shape), 1e-6
         )
         for estimated, frame in zip(estimate, video, strict=True):
-            across, along = (
-                np.diff(frame, axis=1, prepend=frame[:, :1]),
-                np.diff(frame, axis=0, prepend=frame[:1]),
-            )
+            across = np.diff(frame, axis=1, prepend=frame[:, :1])
+            along = np.diff(frame, axis=0, prepend=frame[:1])
             filled_in = (
                 _around(across**2 + along**2, shape) / step**2
             )  # neighbours of a colour are two pixels apart

@@ -115,7 +115,8 @@ class ToneSettings:
             return type(self)(**values)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            name, expected = problem["loc"][0], problem["msg"].removeprefix("Input should be ")
+            name = problem["loc"][0]
+            expected = problem["msg"].removeprefix("Input should be ")
             if problem["type"] == "unexpected_keyword_argument":
                 expected = "one of " + ", ".join(self.as_dict())
             raise InputError(

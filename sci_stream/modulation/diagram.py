@@ -18,7 +18,8 @@ class Track(NamedTuple):
 
 def describe(plan: TimingPlan) -> str:
     """Return the figures of a plan in a line."""
-    mask, camera = plan.mask, plan.camera
+    mask = plan.mask
+    camera = plan.camera
     every = f", one in {camera.every} pulses" if camera.every > 1 else ""
     dark = f" + {mask.dark_us:g} µs dark" if mask.dark_us else ""
     gap = f" and {mask.gap_us:g} µs of darkness" if mask.gap_us else ""
@@ -50,7 +51,9 @@ def text_diagram(plan: TimingPlan) -> str:
 
 def tracks_of(plan: TimingPlan) -> tuple[list[Track], float]:
     """Return the signals of one exposure and the begin of the next, and the end of the drawing."""
-    mask, camera, n = plan.mask, plan.camera, plan.mask.n_patterns
+    mask = plan.mask
+    camera = plan.camera
+    n = plan.mask.n_patterns
     # Of a camera that is master, each exposure starts a cycle, some time after its own begin.
     led = mask.master == "camera"
     cycle_us = plan.period_us if led else mask.cycle_us

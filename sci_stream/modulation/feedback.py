@@ -18,7 +18,10 @@ UNITS = {
     ADVANCE: "patterns", DELAY: "us",
     SHIFT_X: "mirrors", SHIFT_Y: "mirrors",
 }  # fmt: skip
-FIRST_MASK, LATE, MOVED_X, MOVED_Y = "first_mask", "late", "moved_x_px", "moved_y_px"
+FIRST_MASK = "first_mask"
+LATE = "late"
+MOVED_X = "moved_x_px"
+MOVED_Y = "moved_y_px"
 """Evidence of a snapshot: mask with which it began; share of a mask by which it began late; shift
 of the masks."""
 
@@ -89,7 +92,8 @@ class MaskFeedback:
                 figures.append(float(value))
         self._calm += 1
         if self._calm > _FORGIVEN_AFTER:
-            self._in_row, self.exhausted = 0, False
+            self._in_row = 0
+            self.exhausted = False
         return self._made(self._due())
 
     def late(self, patterns: int, *, sure: bool) -> ModulatorCorrection | None:
@@ -134,7 +138,9 @@ class MaskFeedback:
         """Note that the modulator begins again: its phase is lost, delay and place of the patterns
         are set again.
         """
-        self._n, self._slot_us, self.advance = n_patterns, slot_us, 0
+        self._n = n_patterns
+        self._slot_us = slot_us
+        self.advance = 0
         self.forget()
 
     def restarted(self) -> None:

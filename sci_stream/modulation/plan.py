@@ -66,7 +66,8 @@ def plan_timing(
         n_patterns * (pattern_us + dark_us) - dark_us, pattern_us, camera, n_patterns
     )
     pulse, every = _pulse(request, modulator, camera, n_patterns)
-    master, delay_us = request.master, request.delay_us
+    master = request.master
+    delay_us = request.delay_us
     gap_us = (
         _up(max(modulator.min_gap_us, camera.readout_us - dark_us, 0.0), modulator.step_us)
         if modulator.gap
@@ -117,7 +118,8 @@ def plan_timing(
                 hint="Set [modulator] delay_us = 0 if the camera's input is fast, or use a delay "
                 "generator.",
             )
-        mask, delay_us = replace(mask, pulse_delay_us=delay_us), 0.0
+        mask = replace(mask, pulse_delay_us=delay_us)
+        delay_us = 0.0
     return TimingPlan(mask, CameraTrigger("line", exposure_us, delay_us, every), period_us, notes)
 
 
@@ -150,15 +152,15 @@ def _slot(
 def _exposure(wanted_us: float, pattern_us: float, camera: CameraTiming, n_patterns: int) -> float:
     """Return the exposure that covers the masks and that the camera can do."""
     step_us = camera.step_us
-    low_us, high_us = camera.min_exposure_us, camera.max_exposure_us
+    low_us = camera.min_exposure_us
+    high_us = camera.max_exposure_us
     exposure_us = math.floor(wanted_us / step_us + 1e-6) * step_us if step_us else wanted_us
     if not low_us - 1e-6 <= wanted_us <= high_us + 1e-6:
-        expected, near_us = f"{low_us:g} to {high_us:g} µs", min(max(wanted_us, low_us), high_us)
+        expected = f"{low_us:g} to {high_us:g} µs"
+        near_us = min(max(wanted_us, low_us), high_us)
     elif wanted_us - exposure_us > _MAX_LOSS * pattern_us:
-        expected, near_us = (
-            f"a multiple of {step_us:g} µs, to {_MAX_LOSS:.0%} of a mask",
-            exposure_us + step_us,
-        )
+        expected = f"a multiple of {step_us:g} µs, to {_MAX_LOSS:.0%} of a mask"
+        near_us = exposure_us + step_us
     else:
         return exposure_us
     nearest_us = pattern_us + (near_us - wanted_us) / n_patterns

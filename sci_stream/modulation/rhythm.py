@@ -25,7 +25,8 @@ class ExposureRhythm:
         """Add the camera's time of an exposure; return by how many patterns it is late, or early if
         negative.
         """
-        before_ns, self._before_ns = self._before_ns, now_ns
+        before_ns = self._before_ns
+        self._before_ns = now_ns
         if before_ns is None or now_ns is None or now_ns <= before_ns:
             return 0
         elapsed_ns = float(now_ns - before_ns)

@@ -127,21 +127,22 @@ def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> U8
     Grey values of a binary modulator are refused.
     """
     shape = (capabilities.height_px, capabilities.width_px)
-    expected, got = "", ""
+    expected = ""
+    got = ""
     if (
         patterns.dtype != np.uint8
         or patterns.ndim != 3
         or patterns.shape[1:] != shape
         or not len(patterns)
     ):
-        expected, got = (
-            f"uint8 of (B, {shape[0]}, {shape[1]})",
-            f"{patterns.dtype} of {patterns.shape}",
-        )
+        expected = f"uint8 of (B, {shape[0]}, {shape[1]})"
+        got = f"{patterns.dtype} of {patterns.shape}"
     elif len(patterns) > capabilities.max_patterns:
-        expected, got = f"at most {capabilities.max_patterns} patterns", str(len(patterns))
+        expected = f"at most {capabilities.max_patterns} patterns"
+        got = str(len(patterns))
     elif capabilities.bits == 1 and not np.isin(levels := np.unique(patterns), (0, 255)).all():
-        expected, got = "binary patterns of 0 and 255", str(levels[:4].tolist())
+        expected = "binary patterns of 0 and 255"
+        got = str(levels[:4].tolist())
     if expected:
         what = f"The patterns do not fit the modulator {capabilities.model}"
         raise ConfigError(

@@ -29,6 +29,42 @@ such a Σφ² amplifies every error of the masks. Tuned on Drop, where a leak of
 """
 
 
+# The scalars that scale the counts, and their units.
+_UNITS = {"full_scale_dn": "DN", "read_noise_dn": "DN", "gain_e_per_dn": "electrons per DN"}
+
+
+def _require_transmissions(phi: Array) -> None:
+    """Raise `CalibrationError` unless masks are transmissions that cover one field."""
+    if phi.ndim != 3 or 0 in phi.shape:
+        raise CalibrationError(
+            "The mask stack phi has an invalid shape",
+            expected="(B, H, W), none of them 0",
+            got=phi.shape,
+        )
+    invalid = int((~np.isfinite(phi)).sum())
+    if invalid:
+        raise CalibrationError(
+            "The mask stack phi contains NaN or infinity", got=f"{invalid} such values"
+        )
+    low = float(phi.min())
+    high = float(phi.max())
+    if low < 0.0 or high > 1.0:
+        raise CalibrationError(
+            "The mask stack phi is not a transmission",
+            expected="values in [0, 1]",
+            got=f"{low:.4g} to {high:.4g}",
+            hint="Divide masks by their maximum, or use `Calibration` only after dark and "
+            "white correction.",
+        )
+    if _field_moves(phi):
+        raise CalibrationError(
+            "Each mask covers another part of a wider canvas, as the bands behind a prism do",
+            expected="masks that all cover the whole field",
+            hint="Spectral cameras are not supported: their bands would come out as frames "
+            "that drift.",
+        )
+
+
 def _frozen(array: Array, dtype: type[np.generic]) -> Array:
     out = np.ascontiguousarray(array, dtype=dtype)
     if out is array or out.base is not None:
@@ -92,33 +128,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         phi = np.asarray(self.phi)
-        if phi.ndim != 3 or 0 in phi.shape:
-            raise CalibrationError(
-                "The mask stack phi has an invalid shape",
-                expected="(B, H, W), none of them 0",
-                got=phi.shape,
-            )
-        if not np.isfinite(phi).all():
-            raise CalibrationError(
-                "The mask stack phi contains NaN or infinity",
-                got=f"{int((~np.isfinite(phi)).sum())} such values",
-            )
-        low, high = float(phi.min()), float(phi.max())
-        if low < 0.0 or high > 1.0:
-            raise CalibrationError(
-                "The mask stack phi is not a transmission",
-                expected="values in [0, 1]",
-                got=f"{low:.4g} to {high:.4g}",
-                hint="Divide masks by their maximum, or use `Calibration` only after dark and "
-                "white correction.",
-            )
-        if _field_moves(phi):
-            raise CalibrationError(
-                "Each mask covers another part of a wider canvas, as the bands behind a prism do",
-                expected="masks that all cover the whole field",
-                hint="Spectral cameras are not supported: their bands would come out as frames "
-                "that drift.",
-            )
+        _require_transmissions(phi)
         _, height, width = phi.shape
         dark = np.asarray(self.dark, dtype=np.float32)
         if dark.shape not in ((), (height, width)) or not np.isfinite(dark).all():
@@ -127,39 +137,38 @@ class Calibration:
                 expected=f"a finite scalar or ({height}, {width})",
                 got=dark.shape,
             )
-        if not (np.isfinite(self.full_scale_dn) and self.full_scale_dn > 0):
-            raise CalibrationError(
-                "full_scale_dn must be a positive number of DN", got=self.full_scale_dn
-            )
-        if self.read_noise_dn is not None and not (
-            np.isfinite(self.read_noise_dn) and self.read_noise_dn >= 0
-        ):
-            raise CalibrationError(
-                "read_noise_dn must be a number of DN, 0 or more", got=self.read_noise_dn
-            )
-        if self.gain_e_per_dn is not None and not (
-            np.isfinite(self.gain_e_per_dn) and self.gain_e_per_dn > 0
-        ):
-            raise CalibrationError(
-                "gain_e_per_dn must be a positive number of electrons", got=self.gain_e_per_dn
-            )
-        if self.bad_pixels is not None and np.asarray(self.bad_pixels).shape != (height, width):
-            raise CalibrationError(
-                "The bad-pixel map does not fit the masks",
-                expected=(height, width),
-                got=np.asarray(self.bad_pixels).shape,
-            )
+        self._require_scalars()
         if self.bayer is not None and (height % 2 or width % 2):
             raise CalibrationError(
                 "A Bayer mosaic needs even height and width",
                 got=f"{height}×{width} with phase {self.bayer}",
             )
         object.__setattr__(self, "phi", _frozen(phi, np.float32))
-        object.__setattr__(
-            self, "dark", _frozen(np.broadcast_to(dark, (height, width)), np.float32)
-        )
-        if self.bad_pixels is not None:
-            object.__setattr__(self, "bad_pixels", _frozen(np.asarray(self.bad_pixels), np.bool_))
+        whole_dark = np.broadcast_to(dark, (height, width))
+        object.__setattr__(self, "dark", _frozen(whole_dark, np.float32))
+        if self.bad_pixels is None:
+            return
+        bad_pixels = np.asarray(self.bad_pixels)
+        if bad_pixels.shape != (height, width):
+            raise CalibrationError(
+                "The bad-pixel map does not fit the masks",
+                expected=(height, width),
+                got=bad_pixels.shape,
+            )
+        object.__setattr__(self, "bad_pixels", _frozen(bad_pixels, np.bool_))
+
+    def _require_scalars(self) -> None:
+        """Raise `CalibrationError` unless scale and noise are numbers of their range."""
+        for name, unit in _UNITS.items():
+            value = getattr(self, name)
+            may_be_zero = name == "read_noise_dn"
+            if value is None and name != "full_scale_dn":
+                continue
+            if not np.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+                expected = "0 or more" if may_be_zero else "more than 0"
+                raise CalibrationError(
+                    f"{name} is no number of {unit}", expected=expected, got=value
+                )
 
     @property
     def n_frames(self) -> int:
@@ -195,10 +204,8 @@ class Calibration:
         step = 1 if self.bayer is None else 2  # neighbours of a plane
         if min(self.shape) <= step:
             return 1.0
-        rows, columns = (
-            self.phi[:, step:] - self.phi[:, :-step],
-            self.phi[..., step:] - self.phi[..., :-step],
-        )
+        rows = self.phi[:, step:] - self.phi[:, :-step]
+        columns = self.phi[..., step:] - self.phi[..., :-step]
         changes = float(np.square(rows).mean() + np.square(columns).mean())
         variance = float(self.phi.var((1, 2)).mean())
         return min(1.0, max(0.1, round(changes / (4 * variance), 1))) if variance > 0 else 1.0

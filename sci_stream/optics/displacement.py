@@ -17,10 +17,12 @@ TAPS_RADIUS = 2
 
 # Weights are written in ten-thousandths: finer than the precision of any fit.
 _UNITS = 10_000
-_MAX_BASE_PX, _MAX_UNITS = 9_999, 99_999
+_MAX_BASE_PX = 9_999
+_MAX_UNITS = 99_999
 # Rotation, magnification and shear are written in hundred-thousandths: a hundredth of a pixel at
 # the edge of a sensor of 2048 pixels.
-_LINEAR_UNITS, _MAX_LINEAR_UNITS = 100_000, 9_999
+_LINEAR_UNITS = 100_000
+_MAX_LINEAR_UNITS = 9_999
 _LINEAR = r"(;-?\d{1,4}(,-?\d{1,4}){3})?"
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
 # Matches the text of `Displacement.to_text`.

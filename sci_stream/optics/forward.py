@@ -24,7 +24,8 @@ def forward(phi: Tensor, x: Tensor) -> Tensor:
     if (
         phi.device.type == "cpu"
     ):  # frame by frame: a fifth of the time of one product, for large videos
-        masks, frames = phi.unbind(-3), x.unbind(-3)
+        masks = phi.unbind(-3)
+        frames = x.unbind(-3)
         y = masks[0] * frames[0]
         for mask, frame in zip(masks[1:], frames[1:], strict=True):
             y.addcmul_(mask, frame)

@@ -195,10 +195,8 @@ class MaskCorrection:
         """Return the correction at the precision of `to_text`, so that a replay from the text is
         exact.
         """
-        masks, black = (
-            tuple(mask.rounded() for mask in self.masks),
-            _black_units(self.black) * _BLACK,
-        )
+        masks = tuple(mask.rounded() for mask in self.masks)
+        black = _black_units(self.black) * _BLACK
         nothing = black == 0 and not any(map(any, masks))
         return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black)
 

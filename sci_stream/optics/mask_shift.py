@@ -129,7 +129,8 @@ def mask_changes(phi: Tensor, correction: MaskCorrection) -> list[Tensor]:
     moved_x, moved_y = (shift.unsqueeze(1) * curvature - slope for shift in (right, down))
     spread = (curvature / 2).expand(len(blur), -1)
     kernel_y = _interpolation(down, blur)
-    across, along = _filtered(phi, _interpolation(right, blur), -1), _filtered(phi, kernel_y, -2)
+    across = _filtered(phi, _interpolation(right, blur), -1)
+    along = _filtered(phi, kernel_y, -2)
     changes = [
         _filtered(along, moved_x, -1),
         _filtered(across, moved_y, -2),
@@ -157,7 +158,8 @@ def _filtered(phi: Tensor, weights: Tensor, dim: int) -> Tensor:
     """Return Σ_i weights[b, i] φ_b(r + i − 2) along an axis, −1 or −2; masks are continued with
     their last pixels.
     """
-    images, length = phi.reshape(-1, *phi.shape[-3:]), phi.shape[dim]
+    images = phi.reshape(-1, *phi.shape[-3:])
+    length = phi.shape[dim]
     padded = F.pad(images, (2, 2, 0, 0) if dim == -1 else (0, 0, 2, 2), mode="replicate")
     # A grouped convolution takes twice to nine times as long on a CPU.
     first, *others = weights.T.unsqueeze(-1).unsqueeze(-1)

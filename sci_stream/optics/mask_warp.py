@@ -62,5 +62,6 @@ def _coefficients(images: Tensor, dim: int) -> Tensor:
 def _weights(share: Tensor) -> list[Tensor]:
     """Return the weights of the four coefficients around a place, by its distance to the second."""
     other = 1 - share
-    near, far = share.square() * (share / 2 - 1), other.square() * (other / 2 - 1)
+    near = share.square() * (share / 2 - 1)
+    far = other.square() * (other / 2 - 1)
     return [other**3 / 6, 2 / 3 + near, 2 / 3 + far, share**3 / 6]

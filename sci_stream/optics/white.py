@@ -24,7 +24,8 @@ def transmission(masks: Array) -> tuple[float, F32]:
         raise InputError(
             "The masks have an invalid shape", expected="(B, H, W), none of them 0", got=masks.shape
         )
-    peak, low = float(masks.max()), float(masks.min())
+    peak = float(masks.max())
+    low = float(masks.min())
     if low < 0:
         raise InputError(
             "The masks have negative values",
@@ -49,7 +50,8 @@ def white_level(truth: Array) -> float:
 
     Raises `InputError` if their values are of another range.
     """
-    low, top = float(truth.min()), float(truth.max())
+    low = float(truth.min())
+    top = float(truth.max())
     if low < -64 or top > 510:  # resampled frames overshoot
         raise InputError(
             "The true frames have another range of values",

@@ -88,7 +88,8 @@ class BudgetController:
         """Return the iterations for a snapshot with this much time and this many waiting
         behind it.
         """
-        full, least = self._settings.iterations, self._settings.min_iterations
+        full = self._settings.iterations
+        least = self._settings.min_iterations
         if period_ns <= 0:
             self._share = 1.0
             return full

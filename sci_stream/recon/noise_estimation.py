@@ -111,7 +111,8 @@ def coded_windows(phi: Tensor) -> CodedWindows | None:
         return None
     at = torch.arange(_WINDOW_PX, dtype=phi.dtype, device=phi.device) - _WINDOW_PX // 2
     down, right = (grid.reshape(-1, 1) for grid in torch.meshgrid(at, at, indexing="ij"))
-    opened, exposure = phi.sum(1), phi.square().sum(1)
+    opened = phi.sum(1)
+    exposure = phi.square().sum(1)
     still, changing = (part / part.mean().clamp_min(_TINY) for part in (opened.square(), exposure))
     rows, columns = (torch.arange(size).to(phi) - (size - 1) / 2 for size in phi.shape[-2:])
     distance = rows.square().unsqueeze(1) + columns.square()
@@ -161,7 +162,8 @@ def estimate_noise(y: Tensor, masks: CodedWindows | None, r_inv: Tensor) -> Nois
 
 def _cut(images: Tensor) -> Tensor:
     """Cut images into windows, (n, P, H, W) → (n, 25, windows)."""
-    size, stride = _WINDOW_PX, max(_STRIDE_PX, math.ceil((images[0].numel() / _MAX_WINDOWS) ** 0.5))
+    size = _WINDOW_PX
+    stride = max(_STRIDE_PX, math.ceil((images[0].numel() / _MAX_WINDOWS) ** 0.5))
     corners = images.unfold(2, size, stride).unfold(
         3, size, stride
     )  # (n, P, rows, columns, 5, 5), a view
@@ -226,7 +228,8 @@ def _line(x: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
     """
     (total, of_value), (of_x, of_both) = weighted.sum(1), weighted @ x
     total = total.clamp_min(_TINY)
-    mean, value = of_x / total, of_value / total
+    mean = of_x / total
+    value = of_value / total
     centred = x - mean
     around = weighted * centred
     spread = torch.dot(around[0], centred).clamp_min_(_TINY)

@@ -154,7 +154,8 @@ def inspect_recording(path: Path) -> RecordingSummary:
     Raises `FileFormatError` if the file is not a recording.
     """
     with RecordedSeries(path) as series:
-        rows, info = series.rows, series.info
+        rows = series.rows
+        info = series.info
         described = {**dataclasses.asdict(info), "name": info.series, "camera": info.camera}
         damage = [
             f"{segment.path.name}: {problem}"
@@ -220,7 +221,8 @@ def _state_of(segment: Recording) -> str:
 
 
 def _stored(series: RecordedSeries) -> JsonObject:
-    raw, video = series.raw, series.video
+    raw = series.raw
+    video = series.video
     return {
         "raw": len(raw),
         "raw_dtype": str(raw.dtype),

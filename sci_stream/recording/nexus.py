@@ -106,7 +106,8 @@ def _data(entry: h5py.Group, name: str, file: h5py.File, experiment: ExperimentS
         axes.append("frame")
         data["frame"] = np.arange(node.shape[1])
         data["frame"].attrs["long_name"] = "frame of the snapshot"
-    step, units = experiment.pixel_size_um or 1.0, "um" if experiment.pixel_size_um else "pixel"
+    step = experiment.pixel_size_um or 1.0
+    units = "um" if experiment.pixel_size_um else "pixel"
     for axis, size in zip("yx", node.shape[-2:], strict=True):
         axes.append(axis)
         data[axis] = np.arange(size) * step

@@ -133,7 +133,8 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
         name: _extended(old, name, values, len(known_elsewhere))
         for name, values in old.rows.items()
     }
-    outcome, state = columns["outcome"], columns["state"]
+    outcome = columns["outcome"]
+    state = columns["state"]
     known = (columns["epoch"] >= 0) | (outcome != 0)
     has_raw = (state & RowState.RAW) != 0
     open_rows = (outcome == 0) & ~settled_elsewhere
@@ -180,7 +181,8 @@ def _rows_of_other_segments(old: Recording) -> Flags:
 
     For the last segment up to the last raw counts of earlier ones.
     """
-    others, is_last = [], True
+    others = []
+    is_last = True
     for other in earlier_segments(first_segment(old.path), old.info.series):
         with other:  # its rows stay in memory
             is_last = other.path == old.path
@@ -189,7 +191,8 @@ def _rows_of_other_segments(old: Recording) -> Flags:
     if not others:
         return np.zeros((3, rows), np.bool_)
     first_seq, merged = merge_rows(others)
-    settled, raw = merged["outcome"] != 0, (merged["state"] & RowState.RAW) != 0
+    settled = merged["outcome"] != 0
+    raw = (merged["state"] & RowState.RAW) != 0
     offset = first_seq - old.first_seq
     if is_last:
         rows = max(rows, offset + _past_last(raw))

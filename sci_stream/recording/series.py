@@ -78,7 +78,8 @@ class FrameStack(Sequence[Array]):
         first, *rest = key if isinstance(key, tuple) else (key,)
         if first is Ellipsis:
             missing = self.ndim - len(rest)
-            first, rest = slice(None), [slice(None)] * (missing - 1) + rest
+            first = slice(None)
+            rest = [slice(None)] * (missing - 1) + rest
         part = tuple(rest)
         if isinstance(first, slice):
             chosen = self.seqs[first]
@@ -417,7 +418,8 @@ def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
         rows = segment.rows
         offset = segment.first_seq - first_seq
         place = slice(offset, offset + len(rows["state"]))
-        identified, settled = rows["epoch"] >= 0, rows["outcome"] != 0
+        identified = rows["epoch"] >= 0
+        settled = rows["outcome"] != 0
         for name, values in merged.items():
             if name in STORED:
                 values[place] |= rows[name]

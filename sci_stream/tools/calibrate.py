@@ -160,7 +160,9 @@ class _Session:
         self, camera: Camera, plan: CalibrationPlan, *, ask: Ask, progress: Progress, show: Show
     ) -> None:
         self._plan = plan
-        self._ask, self._progress, self._show = ask, progress, show
+        self._ask = ask
+        self._progress = progress
+        self._show = show
         capabilities = self._capabilities = camera.open()
         coded = self._coded = camera if isinstance(camera, ModulatedCamera) else None
         self._camera = camera if coded is None else coded.camera
@@ -196,7 +198,8 @@ class _Session:
         """Let the camera expose by itself as long as in operation;
         restore its trigger in any case.
         """
-        camera, timing = self._camera, self._timing
+        camera = self._camera
+        timing = self._timing
         before = camera.trigger_now() if isinstance(camera, TriggeredCamera) else None
         if isinstance(camera, TriggeredCamera) and timing is not None and self._holds:
             camera.arm(CameraTrigger("free", timing.camera.exposure_us, period_us=timing.period_us))
@@ -244,7 +247,8 @@ class _Session:
         return result
 
     def _source(self) -> str:
-        capabilities, how = self._capabilities, "" if self._holds else ", by phase"
+        capabilities = self._capabilities
+        how = "" if self._holds else ", by phase"
         text = (
             f"measured with {capabilities.model} {capabilities.serial}, {self._plan.frames} "
             f"frames per pattern{how}"
@@ -315,7 +319,9 @@ class _Session:
         Most pixels see an open element in some phase, which gives the white field. Without an
         operator, the dark field comes from exposures half as long.
         """
-        camera, coded, plan = self._camera, self._coded, self._timing
+        camera = self._camera
+        coded = self._coded
+        plan = self._timing
         assert coded is not None
         assert plan is not None
         if not isinstance(camera, TriggeredCamera):
@@ -372,7 +378,9 @@ class _Session:
 
     def _average(self, words: str) -> FrameMean:
         """Average the next frames whose exposure starts after this call."""
-        mean, camera, plan = FrameMean(), self._camera, self._plan
+        mean = FrameMean()
+        camera = self._camera
+        plan = self._plan
         to_settle = plan.settle
         began_ns = unix_ns()
         received_s = time.monotonic()
@@ -425,12 +433,11 @@ class _TakenFrames:
 
     def get(self, name: str) -> FrameMean | None:
         """Return the average of a step that was taken before; None if it was not."""
-        figures, n = self._arrays.get(f"{name}.figures"), self._arrays.get(f"{name}.n")
-        return (
-            None
-            if figures is None or n is None
-            else FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
-        )
+        figures = self._arrays.get(f"{name}.figures")
+        n = self._arrays.get(f"{name}.n")
+        if figures is None or n is None:
+            return None
+        return FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
 
     def put(self, name: str, mean: FrameMean) -> FrameMean:
         """Keep the average of a step, and return it."""
@@ -467,7 +474,8 @@ def with_camera_settings(
     if not isinstance(camera, AdjustableCamera):
         return conditions
     parameters = {parameter.name: parameter for parameter in camera.settings()}
-    exposure, gain = parameters.get("ExposureTime"), parameters.get("Gain")
+    exposure = parameters.get("ExposureTime")
+    gain = parameters.get("Gain")
     if conditions.exposure_ns is None and exposure is not None:
         conditions = replace(conditions, exposure_ns=round(1000 * float(exposure.value)))  # µs
     if conditions.gain_db is None and gain is not None and "(dB)" in gain.description:

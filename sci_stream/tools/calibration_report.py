@@ -13,11 +13,14 @@ from sci_stream.errors import StorageError
 from sci_stream.model import F32, U8
 from sci_stream.optics.calibration import Calibration
 
-_MASKS_SHOWN, _COLUMNS = 16, 8
+_MASKS_SHOWN = 16
+_COLUMNS = 8
 # Single mask elements are visible in a detail of this size; in a whole mask they are smaller than a
 # dot of the picture.
 _DETAIL_PX = 24
-_TILE_PX, _LABEL_PX, _GAP_PX = 192, 18, 6
+_TILE_PX = 192
+_LABEL_PX = 18
+_GAP_PX = 6
 
 
 def write_report(path: Path, calibration: Calibration, measured: Measured | None = None) -> None:

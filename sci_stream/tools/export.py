@@ -80,7 +80,8 @@ def export(
     or cannot be written.
     """
     form = format_of(out, options.form)
-    sources, folder = existing_segments(first_segment(source)), FOLDERS.get(form, "")
+    sources = existing_segments(first_segment(source))
+    folder = FOLDERS.get(form, "")
     output = complete_output(out, replace=options.replace, folder=folder, sources=sources)
     with output as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
@@ -113,7 +114,8 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
 
 
 def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progress) -> VideoStack:
-    info, stored = series.info, series.stack(name)
+    info = series.info
+    stored = series.stack(name)
     shape = n_frames, _, width = (1, *stored.shape[1:])[-3:]
 
     def snapshots() -> Iterator[Array]:

@@ -16,7 +16,8 @@ from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.ports import TriggeredCamera
 
-_FRAMES, _SETTLE = 4, 1
+_FRAMES = 4
+_SETTLE = 1
 _WAIT_S = 2.0
 # Share of a mask that may be off: a tenth costs about a decibel.
 _MAX_LATE = 0.02
@@ -65,7 +66,9 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
     of half a cycle, begun at each quarter, see both; their differences do not depend on dark level,
     evenness and orientation.
     """
-    plan, properties, device = camera.plan, camera.properties, camera.camera
+    plan = camera.plan
+    properties = camera.properties
+    device = camera.camera
     assert plan is not None
     assert properties is not None
     n = plan.mask.n_patterns
@@ -100,7 +103,8 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
             seen.append(float((_mean(camera, modulate=True) * difference).sum()))
     finally:
         camera.stop()
-    in_step, turned = seen[0] - seen[2], seen[3] - seen[1]
+    in_step = seen[0] - seen[2]
+    turned = seen[3] - seen[1]
     whole = abs(in_step) + abs(turned)
     if whole == 0 or float(np.abs(difference).sum()) < _LEAST_CONTRAST * light:
         return None

@@ -51,7 +51,8 @@ _MESSAGES_PER_CALL = 32
 # A key may be added to the list while the node runs: then it should not wait for the full backoff.
 _RETRY_REFUSED_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
-_REOPEN_FIRST_S, _REOPEN_MAX_S = 1.0, 30.0
+_REOPEN_FIRST_S = 1.0
+_REOPEN_MAX_S = 30.0
 
 
 def identity_of(hello: Hello) -> bytes:
@@ -178,7 +179,9 @@ class ClientConnection:
         if disconnected:
             self._interrupted = True
         if connected:
-            self._opened_s, self._tcp_progress, self._refusal = now_s, TcpProgress(0, 0, 0), ""
+            self._opened_s = now_s
+            self._tcp_progress = TcpProgress(0, 0, 0)
+            self._refusal = ""
             self.try_send(encode(self.hello))
         self._flush_unsent()
         taken_bytes = 0
@@ -230,8 +233,10 @@ class ClientConnection:
             log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None
         if isinstance(message, Welcome):
-            known, self._peer = self._peer, message.incarnation
-            interrupted, self._interrupted = self._interrupted, False
+            known = self._peer
+            self._peer = message.incarnation
+            interrupted = self._interrupted
+            self._interrupted = False
             # A new incarnation has no state of ours: the node must introduce its series and resend.
             if known != message.incarnation:
                 # Messages for the previous process mean nothing to this one, except the handshake.

@@ -56,7 +56,9 @@ class Dispatcher(RouterServer[Peer]):
     """
 
     # Room for all snapshots that a node may hold: a full queue is taken for a broken connection.
-    address, send_queue, receive_queue = "dispatch", 2048, 256
+    address = "dispatch"
+    send_queue = 2048
+    receive_queue = 256
 
     queue: DispatchQueue[Snapshot]
     """Queued and dispatched snapshots."""
@@ -137,11 +139,9 @@ class Dispatcher(RouterServer[Peer]):
             case Done() if message.ok:
                 # Even from a node presumed lost: the sink has the result, so no other copy is
                 # needed.
-                return (
-                    [Settled(message.seq, masks=message.masks)]
-                    if self.queue.done(name, message.seq)
-                    else []
-                )
+                if self.queue.done(name, message.seq):
+                    return [Settled(message.seq, masks=message.masks)]
+                return []
             case Done():
                 entry = self.queue.failed(name, message.seq)
                 log.warning(

@@ -38,8 +38,10 @@ class TapPublisher(ServerSocket):
     XPUB, not PUB, because it reports subscriptions: topics without subscribers are not encoded.
     """
 
-    kind, address = zmq.XPUB, "taps"
-    send_queue, receive_queue = 4, _SUBSCRIPTIONS_WAITING
+    kind = zmq.XPUB
+    address = "taps"
+    send_queue = 4
+    receive_queue = _SUBSCRIPTIONS_WAITING
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class TapPublisher(ServerSocket):
                 break
             frames = incoming.frames
             request = bytes(frames[0])
-            action, topic = request[:1], request[1:]
+            action = request[:1]
+            topic = request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
             if action == b"\x00":
                 self._topics.discard(topic)

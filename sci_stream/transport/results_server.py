@@ -58,7 +58,9 @@ def _is_ms(value: object) -> TypeGuard[float]:
 class ResultsServer(RouterServer[ReportingPeer]):
     """Receive from acquire and reconstruct nodes; count and survive malformed input."""
 
-    address, send_queue, receive_queue = "results", 1024, 8
+    address = "results"
+    send_queue = 1024
+    receive_queue = 8
 
     _clocks: dict[str, int] = field(default_factory=dict, init=False)
     _replaced: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_PEERS), init=False)
@@ -78,7 +80,8 @@ class ResultsServer(RouterServer[ReportingPeer]):
         """Update the register of peers; return whether the message is for the node."""
         peer = self.peers.get(identity)
         if peer is not None:
-            peer.lost, peer.reachable = False, True
+            peer.lost = False
+            peer.reachable = True
         match message:
             case Hello():
                 self._register(identity, message, now_s)

@@ -44,15 +44,19 @@ MAX_PEERS = 256
 
 # HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40
 # per second.
-_CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
+_CONTROL_PER_S = 100.0
+_CONTROL_BURST = 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
-_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
+_CALIBRATIONS_PER_S = 1.0
+_CALIBRATIONS_BURST = 8
 # Places of a name of the rig: a restarted node connects before its predecessor is lost.
 _PLACES = 2
 # New nodes of other names, all together.
-_JOINS_PER_S, _JOINS_BURST = 20.0, MAX_PEERS
+_JOINS_PER_S = 20.0
+_JOINS_BURST = MAX_PEERS
 # A peer that sends nonsense must not have an answer sent for each message.
-_REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
+_REFUSALS_PER_S = 1.0
+_REFUSALS_BURST = 5
 
 _CONTROL_MESSAGES = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
 
@@ -97,7 +101,8 @@ class RouterServer(ServerSocket, Generic[P]):
     """Connected nodes by identity; a subclass adds and removes them."""
 
     def __post_init__(self) -> None:
-        heartbeat_s, max_bytes = self.welcome.heartbeat_s, self.limits.max_payload_bytes
+        heartbeat_s = self.welcome.heartbeat_s
+        max_bytes = self.limits.max_payload_bytes
         super().__init__(
             self.context,
             self.endpoint,
@@ -275,7 +280,8 @@ class RouterServer(ServerSocket, Generic[P]):
         ``probe``: also when a connection has closed. With ROUTER_MANDATORY, sending to a broken
         connection fails at once.
         """
-        closed, self.disconnected = self.disconnected, False
+        closed = self.disconnected
+        self.disconnected = False
         if now_s - self._beat_s < self.welcome.heartbeat_s and not (probe and closed):
             return []
         self._beat_s = now_s

@@ -36,7 +36,9 @@ _CONNECT_MS = 3000
 # Generous: a handshake with encryption can take seconds on a loaded host.
 _HANDSHAKE_MS = 10_000
 # A dead idle connection is freed after 5 + 2·5 = 15 s.
-_PROBE_AFTER_S, _PROBE_EVERY_S, _PROBES = 5, 2, 5
+_PROBE_AFTER_S = 5
+_PROBE_EVERY_S = 2
+_PROBES = 5
 _DEAD_AFTER_MS = 30_000
 
 

@@ -41,6 +41,7 @@ from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.quantities import page_texts
 from sci_stream.reports import CalibrationHealth, SolveReport
+from sci_stream.web.archive import KEPT_S, SPANS_S
 from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
@@ -52,13 +53,16 @@ from sci_stream.web.slots import Slots
 _WEB = Path(__file__).parent / "static"
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the
 # loop.
-_ACKS_PER_S, _ACKS_BURST = 500.0, 1000
+_ACKS_PER_S = 500.0
+_ACKS_BURST = 1000
 # A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it
 # has.
-_BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
+_BYTES_PER_S = 65_536.0
+_BYTES_BURST = 262_144
 # Each fragment of a message costs memory until its end, which may never come.
 _MAX_FRAGMENTS = 256
-_GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
+_GOING_AWAY = 1001
+_TRY_AGAIN_LATER = 1013
 
 
 _TOKEN_PAGE = (_WEB / "token.html").read_text("utf-8")
@@ -121,8 +125,11 @@ def make_app(
     async def control(request: Request) -> Response:
         return await answer(request, display, replays, ask, replay_slot)
 
-    async def history(_: Request) -> Response:
-        return JSONResponse({"history": hub.history.samples()})
+    async def history(request: Request) -> Response:
+        span = request.query_params.get("span", str(KEPT_S))
+        if span not in map(str, SPANS_S):
+            return JSONResponse({"error": f"span is one of {[*SPANS_S]}"}, status_code=400)
+        return JSONResponse({"history": hub.history.samples(span_s=int(span))})
 
     async def quantities(_: Request) -> Response:
         return JSONResponse(

@@ -1,9 +1,12 @@
-"""The last minutes of the live page: figures second by second, and pictures in bounded memory."""
+"""The past of the live page: figures of minutes, an hour and a day, and pictures of minutes, all in
+bounded memory.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,13 +14,15 @@ from sci_stream.model import JsonObject, Reconstruction
 from sci_stream.web.message import Picture
 
 KEPT_S = 300
+SPANS_S = {KEPT_S: 1, 3600: 12, 86_400: 288}
+"""Spans that the page shows, and the length of a sample of each: 300 samples, whatever the span."""
 TAIL = 5
 """Seconds sent with every status, once a second: they cover a few statuses that a viewer missed."""
 
 
 @dataclass
-class Second:
-    """Statistics of one second, which began at Unix time ``at_s``."""
+class Sample:
+    """Statistics of one second, or of a longer time, which began at Unix time ``at_s``."""
 
     at_s: int
     shown: int = 0
@@ -34,10 +39,10 @@ class Second:
 
 
 class History:
-    """Statistics of the last five minutes. Bounded; thread-safe."""
+    """Statistics of the last five minutes, hour and day. Bounded; thread-safe."""
 
     def __init__(self) -> None:
-        self._seconds = deque[Second](maxlen=KEPT_S)
+        self._samples = {span_s: deque[Sample](maxlen=KEPT_S) for span_s in SPANS_S}
         self._lock = threading.Lock()
         self._lost: int | None = None
         self._series = ""
@@ -48,10 +53,10 @@ class History:
         arrived_ns = times.accepted_ns or times.finished_ns
         latency_ms = (arrived_ns - times.acquired_ns) / 1e6
         with self._lock:
-            second = self._second(now_s)
-            second.shown += 1
-            second.slowest_ms = max(second.slowest_ms or 0.0, latency_ms)
-            second.solve_ms += reconstruction.report.solve_ns / 1e6
+            for sample in self._current(now_s):
+                sample.shown += 1
+                sample.slowest_ms = max(sample.slowest_ms or 0.0, latency_ms)
+                sample.solve_ms += reconstruction.report.solve_ns / 1e6
 
     def update(self, status: JsonObject, now_s: float) -> None:
         """Add the ledger and the queue of a status of the sink."""
@@ -60,24 +65,28 @@ class History:
             return
         lost = sum(ledger.get("dropped", {}).values()) + ledger.get("camera_missed", 0)
         with self._lock:
-            second = self._second(now_s)
-            second.queued = ledger.get("in_flight", 0)
-            if self._lost is not None and status.get("series") == self._series:
-                second.dropped += max(0, lost - self._lost)
+            is_same = self._lost is not None and status.get("series") == self._series
+            newly_lost = max(0, lost - (self._lost or 0)) if is_same else 0
+            for sample in self._current(now_s):
+                sample.queued = ledger.get("in_flight", 0)
+                sample.dropped += newly_lost
             self._lost, self._series = lost, str(status.get("series", ""))
 
-    def samples(self, last: int = KEPT_S) -> list[list[float | int | None]]:
-        """Return the last seconds with data, oldest first: `TAIL` for a page that has the earlier
+    def samples(self, last: int = KEPT_S, span_s: int = KEPT_S) -> list[list[float | int | None]]:
+        """Return the last samples of a span, oldest first: `TAIL` for a page that has the earlier
         ones.
         """
         with self._lock:
-            return [second.as_list() for second in list(self._seconds)[-last:]]
+            return [sample.as_list() for sample in list(self._samples[span_s])[-last:]]
 
-    def _second(self, now_s: float) -> Second:
-        at_s = int(now_s)
-        if not self._seconds or self._seconds[-1].at_s < at_s:
-            self._seconds.append(Second(at_s))
-        return self._seconds[-1]
+    def _current(self, now_s: float) -> Iterator[Sample]:
+        """Yield the sample of each span that the present belongs to."""
+        for span_s, length_s in SPANS_S.items():
+            samples = self._samples[span_s]
+            at_s = int(now_s) // length_s * length_s
+            if not samples or samples[-1].at_s < at_s:
+                samples.append(Sample(at_s))
+            yield samples[-1]
 
 
 # A coded snapshot takes more than its whole video, and no viewer can read thirty of them per

@@ -34,7 +34,8 @@ _MIDDLE = 0.5
 # Middle and corners, as shares of the frame: a tilted relay is sharp in some of them only.
 _POINTS = ((0.5, 0.5), (0.15, 0.15), (0.85, 0.15), (0.15, 0.85), (0.85, 0.85))
 _POINT_SIZE = 0.2
-_PER_S, _BURST = 20.0, 40
+_PER_S = 20.0
+_BURST = 40
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -141,7 +142,8 @@ class CalibrationPage:
         if now_s - self._shown_s < _SHOW_S:
             return
         self._shown_s = now_s
-        counts, levels = shown.counts, (shown.saturation_dn, shown.dark_dn)
+        counts = shown.counts
+        levels = (shown.saturation_dn, shown.dark_dn)
         figures = frame_figures(counts, *levels)
         self._best_focus = max(self._best_focus, figures["focus"])
         self._frame = counts
@@ -171,7 +173,8 @@ class CalibrationPage:
         return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
     async def _answer_status(self, request: Request) -> Response:
-        status, frame = self._status, self._frame
+        status = self._status
+        frame = self._frame
         if frame is not None:
             rows, columns = _zoomed(request, frame)
             height, width = frame.shape

@@ -141,7 +141,8 @@ class Display:
     def set_tone(self, changes: Changes, who: str) -> JsonObject:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""
         with self._changed:
-            self.tone, self.tone_by = self.tone.changed(changes), who
+            self.tone = self.tone.changed(changes)
+            self.tone_by = who
             self._changed.notify_all()
             return self.tone.as_dict()
 

@@ -76,11 +76,9 @@ class _RegionQuery(BaseModel):
 
     @property
     def region(self) -> Region | None:
-        return (
-            None
-            if self.width is None or self.height is None
-            else Region(self.x, self.y, self.width, self.height)
-        )
+        if self.width is None or self.height is None:
+            return None
+        return Region(self.x, self.y, self.width, self.height)
 
 
 class _ValuesQuery(_FrameQuery, _RegionQuery):
@@ -229,7 +227,9 @@ class _Answers:
         pictures = self._hub.archive.last(
             wanted.seconds, None if wanted.until < 0 else wanted.until
         )
-        clip, first, last = make_clip(pictures), pictures[0].header, pictures[-1].header
+        clip = make_clip(pictures)
+        first = pictures[0].header
+        last = pictures[-1].header
         return _download(
             clip, f"{first['series']}_{first['seq']:06d}-{last['seq']:06d}.mp4", "video/mp4"
         )
@@ -270,7 +270,8 @@ class _Answers:
         stills.
         """
         self._display.keep(shown, live=False)
-        tone, bit_depth = self._display.tone, self._display.bit_depth
+        tone = self._display.tone
+        bit_depth = self._display.bit_depth
         rendered = render_snapshot(shown, -1, unix_ns(), tone=tone, bit_depth=bit_depth, more=more)
         return Response(jpeg_picture(*rendered).message, media_type="application/octet-stream")
 

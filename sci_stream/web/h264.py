@@ -60,11 +60,9 @@ class SnapshotEncoder:
         fps = float(np.clip(len(frames) / interval_s, 1.0, 1000.0))
         pace = max(fps, self._fps) / max(min(fps, self._fps), 1e-9)
         if self._context is None or self._made_for != frames.shape or pace > _PACE_CHANGE:
-            self._context, self._made_for, self._fps = (
-                self._make(frames.shape, fps),
-                frames.shape,
-                fps,
-            )
+            self._context = self._make(frames.shape, fps)
+            self._made_for = frames.shape
+            self._fps = fps
         units: list[bytes] = []
         for index, image in enumerate(frames):
             # OpenCV converts in half of FFmpeg's time; it uses the matrix of BT.601, which the
@@ -73,7 +71,8 @@ class SnapshotEncoder:
             frame = self._av.VideoFrame.from_ndarray(
                 cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p"
             )
-            frame.pts, self._pts = self._pts, self._pts + 1
+            frame.pts = self._pts
+            self._pts = self._pts + 1
             if index == 0:
                 frame.pict_type = self._av.video.frame.PictureType.I
             units.extend(bytes(packet) for packet in self._context.encode(frame))
@@ -87,7 +86,9 @@ class SnapshotEncoder:
         rate = Fraction(fps).limit_denominator(1000)
         context = self._av.CodecContext.create("libx264", "w")
         context.height, context.width = shape[1:3]
-        context.pix_fmt, context.framerate, context.time_base = "yuv420p", rate, 1 / rate
+        context.pix_fmt = "yuv420p"
+        context.framerate = rate
+        context.time_base = 1 / rate
         context.thread_count = 1
         kbit = max(1, round(self._bits_per_s / 1000))
         context.options = {
@@ -141,13 +142,12 @@ def mp4(
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=1000)
-        stream.height, stream.width, stream.pix_fmt = (
-            height + height % 2,
-            width + width % 2,
-            "yuv420p",
-        )
+        stream.height = height + height % 2
+        stream.width = width + width % 2
+        stream.pix_fmt = "yuv420p"
         stream.time_base = Fraction(1, 90_000)
-        begin_ms, last = snapshots[0][0], -1
+        begin_ms = snapshots[0][0]
+        last = -1
         for time_ms, units in snapshots:
             for index, unit in enumerate(units):
                 packet = av.Packet(unit)
@@ -155,10 +155,8 @@ def mp4(
                     last + 1, round(((time_ms - begin_ms) + index * period_ms / len(units)) * 90)
                 )
                 packet.pts = packet.dts = last = at
-                packet.time_base, packet.stream, packet.is_keyframe = (
-                    Fraction(1, 90_000),
-                    stream,
-                    index == 0,
-                )
+                packet.time_base = Fraction(1, 90_000)
+                packet.stream = stream
+                packet.is_keyframe = index == 0
                 container.mux(packet)
     return file.getvalue()

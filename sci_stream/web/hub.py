@@ -94,7 +94,8 @@ class Hub:
         self.closing = False
         self.max_viewers = max_viewers
         self.offers_h264 = offers_h264
-        self._on_join, self._counters = on_join, counters
+        self._on_join = on_join
+        self._counters = counters
 
     def show(self, pictures: dict[str, Picture]) -> None:
         """Replace the latest image, by codec; called from one thread at a time.

@@ -41,7 +41,8 @@ class Region:
 
     def of(self, image: Array) -> Array:
         """Return the region of an image. Raises `InputError` if none of it lies in the image."""
-        x, y = max(self.x, 0), max(self.y, 0)
+        x = max(self.x, 0)
+        y = max(self.y, 0)
         part = image[..., y : max(self.y + self.height, 0), x : max(self.x + self.width, 0)]
         if part.size == 0:
             height, width = image.shape[-2:]
@@ -92,7 +93,8 @@ def traces(snapshots: Sequence[Reconstruction], line: Line | None, region: Regio
     mosaic, of whose 2×2 pixels each has red, green and blue.
     """
     parts: list[bytes] = []
-    described, n_colours = [], 1
+    described = []
+    n_colours = 1
     for snapshot in snapshots:
         video = snapshot.video.astype(np.float32)
         colours = video[None] if snapshot.bayer is None else _quads(video, snapshot.bayer)
@@ -204,11 +206,10 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
 
 def _colours(mosaic: Array, region: Region, bayer: BayerPhase) -> list[Json]:
     """Return the rows of red, green and blue of a region, from its pixels and those around them."""
-    x, y = max(region.x - _MARGIN, 0) // 2 * 2, max(region.y - _MARGIN, 0) // 2 * 2
-    bottom, right = (
-        (region.y + region.height + _MARGIN) // 2 * 2,
-        (region.x + region.width + _MARGIN) // 2 * 2,
-    )
+    x = max(region.x - _MARGIN, 0) // 2 * 2
+    y = max(region.y - _MARGIN, 0) // 2 * 2
+    bottom = (region.y + region.height + _MARGIN) // 2 * 2
+    right = (region.x + region.width + _MARGIN) // 2 * 2
     around = mosaic[y:bottom, x:right]
     levels = np.rint(np.clip(np.nan_to_num(around.astype(np.float32)), 0, 1) * _LEVELS).astype(
         np.uint16

@@ -21,7 +21,8 @@ from sci_stream.model import U8, Array, Json, JsonObject, Reconstruction
 from sci_stream.quantities import live_values
 
 MESSAGE_VERSION = 2
-JPEG, H264 = "jpeg", "h264"
+JPEG = "jpeg"
+H264 = "h264"
 # The longer side of an image is at most this, px.
 _MAX_PX = 1024
 _LENGTH = struct.Struct("<I")
@@ -110,7 +111,8 @@ def render_snapshot(
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
     frames = np.stack([shrink(frame, _MAX_PX) for frame in video])
-    counts, coded = reconstruction.counts, None
+    counts = reconstruction.counts
+    coded = None
     if counts is not None:
         coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MAX_PX))
     header = {

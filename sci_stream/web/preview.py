@@ -34,7 +34,8 @@ _LOG = logging.getLogger(__name__)
 # The encoder is a daemon thread in case it hangs.
 _JOIN_S = 5.0
 # Requests per address: a page makes about twenty, dragging a slider one with each step.
-_VISITS_PER_S, _VISITS_BURST = 100.0, 1000
+_VISITS_PER_S = 100.0
+_VISITS_BURST = 1000
 
 
 def rig_tone(section: PreviewSection) -> ToneSettings:
@@ -223,7 +224,8 @@ class WebPreview:
             try:
                 codec, units = self._h264.encode(frames, self._hub.interval_s)
             except Exception:  # a missing or failing encoder costs bandwidth, not the picture
-                self._h264, self._hub.offers_h264 = None, False
+                self._h264 = None
+                self._hub.offers_h264 = False
                 _LOG.exception("H.264 failed: the page continues with JPEG")
             else:
                 pictures[H264] = replace(rendered, codec=codec, frames=tuple(units))

@@ -58,11 +58,9 @@ def quoted(value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
-        return (
-            repr(value)
-            if len(value) <= _LONGEST_QUOTE
-            else f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
-        )
+        if len(value) <= _LONGEST_QUOTE:
+            return repr(value)
+        return f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
     return f"a {type(value).__name__}"
 
 

@@ -32,7 +32,9 @@ class MessageKind:
     def __init__(
         self, name: str, type: type, check: Callable[[Any], None], attributes: tuple[str, ...]
     ) -> None:
-        self.name, self.type, self.check = name, type, check
+        self.name = name
+        self.type = type
+        self.check = check
         types = {**dict.fromkeys(attributes, Name), **types_of(type)}
         self.payloads = {
             field: payload
@@ -42,7 +44,8 @@ class MessageKind:
         identity = types_of(SnapshotId) if "id" in types else {}
         in_header = (field for field in types if field != "id" and field not in self.payloads)
         self.types = {**identity, **{field: types[field] for field in in_header}}
-        self._identity, self._attributes = tuple(identity), attributes
+        self._identity = tuple(identity)
+        self._attributes = attributes
         self._map = MapSchema(self.types, {field: f"id.{field}" for field in identity})
         self._header = MapSchema({**self.types, "payloads": list[PayloadDescription]})
 

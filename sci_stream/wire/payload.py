@@ -158,7 +158,10 @@ def unpack_payloads(
 def _unpack(
     payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits
 ) -> Array:
-    name, dtype, shape, crc = described.name, described.dtype, described.shape, described.crc32
+    name = described.name
+    dtype = described.dtype
+    shape = described.shape
+    crc = described.crc32
     _check(payload, name, dtype, shape)
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > limits.max_payload_bytes:

@@ -24,7 +24,15 @@ OPTIONAL = {
     for name, lines in project["optional-dependencies"].items()
 }
 # These bring an application or a framework each: `make test-bridges` runs with the pinned versions.
-UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv", *OTHERS[-1]["optional-dependencies"])
+UNTESTED = (
+    "dev",
+    "docs",
+    "napari",
+    "micromanager",
+    "ophyd",
+    "deepinv",
+    *OTHERS[-1]["optional-dependencies"],
+)
 EXTRAS = {name: lines for name, lines in OPTIONAL.items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]

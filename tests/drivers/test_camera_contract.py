@@ -18,8 +18,8 @@ from sci_stream.model import Array, CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.parameters import Value
 from sci_stream.ports import Camera
-from sci_stream.testing.cameras import CameraContract
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_testing.cameras import CameraContract
 from tests.drivers.camera_kit import SHOTS, B, H, MakeCamera, W, simulated
 
 

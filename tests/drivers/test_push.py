@@ -17,8 +17,8 @@ import zmq
 from pydantic import ValidationError
 
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.testing.cameras import CameraContract
 from sci_stream_drivers.push import PushCamera, PushOptions
+from sci_stream_testing.cameras import CameraContract
 
 ROOT = Path(__file__).parents[2]
 H, W = 6, 8

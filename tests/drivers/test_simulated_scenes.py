@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import Array
-from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.options import CLIPS, SCENES, SimulatedOptions
 from sci_stream_drivers.simulated.scenes import Scene, make_scene
 
 
@@ -38,7 +38,8 @@ def test_image_depends_on_time_and_seed_only(name: str) -> None:
     one, other = scene(name), scene(name)
     image(other, 99.0)
     np.testing.assert_array_equal(image(one, 7.25), image(other, 7.25))
-    assert not np.array_equal(image(one, 7.25), image(scene(name, seed=1), 7.25))
+    if name not in CLIPS:
+        assert not np.array_equal(image(one, 7.25), image(scene(name, seed=1), 7.25))
 
 
 # The room behind the splash is dark.
@@ -91,10 +92,3 @@ def test_scene_fills_any_sensor_shape(width: int, height: int) -> None:
     for t in (0.0, 50.0, 1e6):
         assert image(of, t).shape == (height, width, 3)
         assert np.isfinite(image(of, t)).all()
-
-
-def test_splash_rises_and_comes_to_rest_again() -> None:
-    of = scene("splash")
-    resting = image(of, 190.0).copy()
-    assert np.abs(image(of, 60.0) - resting).max() > 0.3
-    np.testing.assert_array_equal(image(of, 390.0), resting)

@@ -834,6 +834,23 @@ def test_space_time_cut_is_that_of_the_recording(
     page.keyboard.press("c")
 
 
+def test_page_shows_the_trend_of_an_hour_and_a_day(open_viewer) -> None:
+    page = open_viewer().page
+    page.keyboard.press("m")
+    drawn = "canvas => canvas.toDataURL()"
+    canvas = page.locator("#strip")
+    for button, span in (("1 h", 3600), ("1 day", 86_400)):
+        before = canvas.evaluate(drawn)
+        with page.expect_response(
+            lambda answer, span=span: answer.url.endswith(f"span={span}")
+        ) as got:
+            page.get_by_role("button", name=button).click()
+        assert got.value.json()["history"]
+        page.wait_for_function(
+            "before => document.querySelector('#strip').toDataURL() !== before", arg=before
+        )
+
+
 def test_page_measures_a_region(open_viewer) -> None:
     viewer = open_viewer()
     page = viewer.page

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import sci_stream
-from sci_stream.testing.rigs import SimulatedRig, simulated_rig
+from sci_stream_testing.rigs import SimulatedRig, simulated_rig
 
 pytestmark = pytest.mark.rig(seconds=8)
 

@@ -66,3 +66,16 @@ def test_history_is_bounded(series: Series) -> None:
         history.add(series.reconstruction(0), float(at_s))
     assert len(history.samples()) == KEPT_S
     assert history.samples()[0][0] == 50
+
+
+def test_hour_and_day_have_a_sample_for_several_seconds() -> None:
+    history = History()
+    for second in range(600):
+        history.update(
+            {"series": "run-1", "ledger": {"in_flight": 1, "dropped": {"queue_full": second}}},
+            second,
+        )
+    hour, day = history.samples(span_s=3600), history.samples(span_s=86_400)
+    assert [sample[0] for sample in hour] == list(range(0, 600, 12))
+    assert [sample[0] for sample in day] == [0, 288, 576]
+    assert [sum(sample[4] for sample in samples) for samples in (hour, day)] == [599, 599]

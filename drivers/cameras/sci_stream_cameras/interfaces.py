@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sci_stream.model import FoundCamera, FoundInterface
+from sci_stream.plugins import FoundCamera, FoundInterface
 
 
 def interfaces(

@@ -27,9 +27,9 @@ from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
-from sci_stream.testing.cameras import CameraContract
 from sci_stream.tools.preflight import check_rig
 from sci_stream_cameras.aravis import AravisCamera, AravisOptions
+from sci_stream_testing.cameras import CameraContract
 from tests.e2e.kit import COMMAND, RunningRig, assert_accounted_for, camera_of, wait_for
 
 pytestmark = pytest.mark.rig(seconds=50)

@@ -19,9 +19,9 @@ from sci_stream.model import CameraFrame
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
-from sci_stream.testing.cameras import CameraContract
 from sci_stream_cameras.pylon import PylonCamera
 from sci_stream_drivers.genicam.options import GenicamOptions
+from sci_stream_testing.cameras import CameraContract
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 pytestmark = pytest.mark.rig

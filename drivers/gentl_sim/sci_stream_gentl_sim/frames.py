@@ -32,7 +32,7 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import complete_output
-from sci_stream.model import Array, BayerPhase
+from sci_stream.plugins import Array, BayerPhase
 
 _LAYOUT = struct.Struct("<8s8I3d")
 _MARK = b"SCIFRAME"

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from sci_stream.errors import CameraError, ConfigError, StorageError
-from sci_stream.model import Array, CameraFrame
+from sci_stream.plugins import Array, CameraFrame
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 from sci_stream_gentl_sim.frames import Header, write_frames

@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sci_stream.errors import ConfigError, require_optional
-from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
+from sci_stream.plugins import Array, MaskTiming, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
 from sci_stream_modulators.base import BaseModulator
 

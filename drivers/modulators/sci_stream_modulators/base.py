@@ -12,15 +12,15 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
-from sci_stream.model import Array
-from sci_stream.modulation.timing import (
+from sci_stream.plugins import (
+    Array,
     MaskTiming,
     ModulatorCapabilities,
+    Pattern,
     checked_patterns,
     checked_timing,
     pattern_hash,
 )
-from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions
 
 _T = TypeVar("_T")

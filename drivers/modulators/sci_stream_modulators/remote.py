@@ -23,9 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from sci_stream.config.fields import Endpoint, PublicKey, is_loopback, tcp_address
 from sci_stream.errors import CameraError, InputError, SciStreamError
-from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
-from sci_stream.ports import Pattern
+from sci_stream.plugins import Array, MaskTiming, ModulatorCapabilities, Pattern
 from sci_stream.security.curve import client_config
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.sockets import answering, connect, make_socket

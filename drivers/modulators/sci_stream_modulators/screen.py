@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from sci_stream.errors import CameraError
-from sci_stream.model import Array
-from sci_stream.modulation.timing import ModulatorCapabilities
+from sci_stream.plugins import Array, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
 from sci_stream_modulators.stepped import SteppedModulator
 

@@ -11,8 +11,7 @@ from typing import ClassVar
 from pydantic import Field, JsonValue
 
 from sci_stream.errors import ConfigError, require_optional
-from sci_stream.model import Array
-from sci_stream.modulation.timing import ModulatorCapabilities
+from sci_stream.plugins import Array, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
 from sci_stream_modulators.stepped import SteppedModulator
 

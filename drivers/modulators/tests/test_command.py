@@ -11,8 +11,8 @@ import pytest
 from sci_stream.errors import CameraError
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming
-from sci_stream.testing.modulators import ModulatorContract
 from sci_stream_modulators.command import CommandModulator, CommandOptions
+from sci_stream_testing.modulators import ModulatorContract
 
 CYCLE = MaskTiming(pattern_us=1000.0, pulse="per_cycle", pulse_width_us=50.0, n_patterns=4)
 

@@ -21,12 +21,12 @@ from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import Array
 from sci_stream.modulation.plan import TimingRequest, plan_timing
 from sci_stream.modulation.timing import CameraTiming, MaskTiming
-from sci_stream.testing.modulators import ModulatorContract
 from sci_stream_modulators.alp import AlpModulator, AlpOptions
 from sci_stream_modulators.dlpc900 import Dlpc900Modulator, Dlpc900Options, encode_bmp, pack
 from sci_stream_modulators.screen import ScreenModulator, ScreenOptions
 from sci_stream_modulators.slmsuite import SlmsuiteModulator, SlmsuiteOptions
 from sci_stream_modulators.stage import StageModulator, StageOptions
+from sci_stream_testing.modulators import ModulatorContract
 
 HERE = Path(__file__).parent
 

@@ -25,10 +25,10 @@ from sci_stream.config import Rig
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.modulation.timing import MaskTiming
 from sci_stream.security.keys import make_key_pair
-from sci_stream.testing.modulators import ModulatorContract
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from sci_stream_modulators import remote, server
 from sci_stream_modulators.remote import RemoteModulator, RemoteOptions
+from sci_stream_testing.modulators import ModulatorContract
 from tests.e2e.kit import PATIENCE_S, ROOT, environment
 from tests.ports import free_ports
 

@@ -14,10 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import CameraCapabilities, CameraFrame, Inspection
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.plugins import (
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    CameraTiming,
+    CameraTrigger,
+    Inspection,
+    Parameter,
+    Value,
+    checked_changes,
+)
 from sci_stream_drivers.genicam import exposures, node_map
 from sci_stream_drivers.genicam.chunks import chunk_units
 from sci_stream_drivers.genicam.features import apply, configure
@@ -174,7 +181,8 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
 
         ``clock`` names the clock that the camera's clock is synchronised with, if it is.
         """
-        nodes, options = connection.node_map, self._options
+        nodes = connection.node_map
+        options = self._options
         formats = nodes.get_node("PixelFormat")
         pixel_format = find_pixel_format(str(formats.value), offered=choices_of(formats))
         image = ImageFormat(
@@ -268,11 +276,14 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         if self._running:
             return
         self._lost = None
-        camera.watch, camera.clock = RestartDetector(camera.capabilities.frame_ids), CameraClock()
+        camera.watch = RestartDetector(camera.capabilities.frame_ids)
+        camera.clock = CameraClock()
         nodes = camera.connection.node_map
         camera.witnesses = {name: feature(nodes, name) for name in _WITNESSES}
         camera.stream.start()
-        self._running, self._gone, self._has_frames = True, False, False
+        self._running = True
+        self._gone = False
+        self._has_frames = False
         self._last_frame_s = time.monotonic()
 
     def trigger(self) -> None:
@@ -334,7 +345,8 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             self._held.append(frame)
 
     def _delivered(self, camera: _OpenDevice[ConnectionT], frame: RawFrame) -> CameraFrame:
-        self._last_frame_s, self._has_frames = time.monotonic(), True
+        self._last_frame_s = time.monotonic()
+        self._has_frames = True
         if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
             # Frames already fetched belong to the new count as well; they cannot be numbered within

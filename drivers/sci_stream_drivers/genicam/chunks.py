@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sci_stream.parameters import Value
+from sci_stream.plugins import Value
 from sci_stream_drivers.genicam.library import get, library
 from sci_stream_drivers.genicam.node_map import kind_of, unit_of, value_of
 from sci_stream_drivers.genicam.standard_features import TIMES, microseconds

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sci_stream.errors import ConfigError
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.parameters import Value
+from sci_stream.plugins import CameraTiming, CameraTrigger, Value
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.library import feature
 from sci_stream_drivers.genicam.node_map import choices_of, describe

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
-from sci_stream.parameters import Value
+from sci_stream.plugins import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import (
     access_of,
@@ -137,7 +137,8 @@ def apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
 def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     lib = library()
     node = find(node_map, setting.feature, camera)
-    kind, access = kind_of(node), access_of(node)
+    kind = kind_of(node)
+    access = access_of(node)
     if "W" not in access:
         raise ConfigError(
             f"{camera}: the feature {setting.feature} cannot be set",

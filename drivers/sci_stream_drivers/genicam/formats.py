@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CameraError
-from sci_stream.model import U8, Array, BayerPhase
+from sci_stream.plugins import U8, Array, BayerPhase
 
 Layout = Literal["plain", "p", "Packed"]
 """``plain``: one or two whole bytes per pixel; ``p``: a stream of bits, lowest first; ``Packed``:
@@ -220,7 +220,8 @@ def _unpack(raw: U8, pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np
     for index in range(inside, count):
         out[index] = int.from_bytes(raw[index * group.bytes_ :][: group.bytes_].tobytes(), "little")
     for first in range(0, count, spare.size):
-        block, source = out[first : first + spare.size], words[first : first + spare.size]
+        block = out[first : first + spare.size]
+        source = words[first : first + spare.size]
         block[: source.size] = source
         spread(block, spare[: block.size])
     return out.view("<u2").astype(np.uint16, copy=False)[:n_pixels]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sci_stream.model import FrameIds
+from sci_stream.plugins import FrameIds
 from sci_stream_drivers.genicam.library import feature
 
 # GigE Vision 1.x block ids; 0 marks test packets and is skipped.
@@ -15,7 +15,8 @@ _EXTENDED = ("GevGVSPExtendedIDMode", "GevSCCFGExtendedIDMode")
 _WRAPS_NS = tuple(round(2**32 * 1e9 / hz) for hz in (1e9, 1e8, 1.25e8, 6.25e7, 1e6, 1e3))
 # Host and camera clocks differ by less than this, relative to the time that has passed, and by the
 # delay of a frame.
-_CLOCK_ERROR, _DELAY_NS = 1e-3, 2_000_000_000
+_CLOCK_ERROR = 1e-3
+_DELAY_NS = 2_000_000_000
 
 
 def frame_ids_of(transport: str, node_map: Any, last: int | None) -> FrameIds:
@@ -49,8 +50,10 @@ class RestartDetector:
 
     def restarted(self, frame_id: int | None, camera_time_ns: int | None) -> bool:
         """Process a frame; return whether it belongs to another count than the previous one."""
-        before_id, before_ns = self._id, self._time_ns
-        self._id, self._time_ns = frame_id, camera_time_ns
+        before_id = self._id
+        before_ns = self._time_ns
+        self._id = frame_id
+        self._time_ns = camera_time_ns
         # A repeated id is no restart; the acquire node discards the duplicate.
         if before_id is None or frame_id is None or frame_id == before_id:
             return False
@@ -82,5 +85,6 @@ class CameraClock:
             nearest_ns = min(_WRAPS_NS, key=lambda wrap_ns: abs(step_ns - wrap_ns))
             if abs(step_ns - nearest_ns) < _DELAY_NS + _CLOCK_ERROR * elapsed_ns:
                 self._wrapped_ns += nearest_ns
-        self._camera_ns, self._host_ns = camera_ns, host_ns
+        self._camera_ns = camera_ns
+        self._host_ns = host_ns
         return camera_ns + self._wrapped_ns

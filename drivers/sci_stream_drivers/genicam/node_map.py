@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from sci_stream.model import Feature
-from sci_stream.parameters import Value
+from sci_stream.plugins import Feature, Value
 from sci_stream_drivers.genicam.library import attribute, get, library
 
 _KINDS = {
@@ -68,11 +67,9 @@ def _limits(node: Any) -> tuple[float | None, float | None, float | None]:
 
 def _finite(limit: Any) -> Any:
     """Return a limit, None if it is only the limit of the type."""
-    return (
-        limit
-        if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT
-        else None
-    )
+    if isinstance(limit, int | float) and math.isfinite(limit) and abs(limit) < _NO_LIMIT:
+        return limit
+    return None
 
 
 def range_text(node: Any) -> str:

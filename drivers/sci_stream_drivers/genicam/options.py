@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sci_stream.parameters import Value
+from sci_stream.plugins import Value
 from sci_stream_drivers.fields import DriverOptions, Rare
 
 

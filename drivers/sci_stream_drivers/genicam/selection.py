@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sci_stream.errors import CameraError, ConfigError
-from sci_stream.model import FoundCamera
+from sci_stream.plugins import FoundCamera
 from sci_stream_drivers.genicam.options import CameraSelector
 
 T = TypeVar("T")

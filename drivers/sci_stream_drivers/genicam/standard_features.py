@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sci_stream.model import Feature
-from sci_stream.parameters import Kind, Parameter, Value
+from sci_stream.parameters import Kind
+from sci_stream.plugins import Feature, Parameter, Value
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat
 from sci_stream_drivers.genicam.library import feature
 from sci_stream_drivers.genicam.node_map import (
@@ -87,7 +87,8 @@ class StandardFeature:
 
     def describe(self, node: Any) -> Feature:
         """Describe a feature that holds it; times are in µs, whatever the unit of the feature."""
-        about, scale = describe(node, ""), microseconds(node)
+        about = describe(node, "")
+        scale = microseconds(node)
         if about.name not in self.names or scale == 1:
             return about
         names = ("value", "minimum", "maximum", "step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from sci_stream.errors import CameraError
-from sci_stream.model import U8, Array
+from sci_stream.plugins import U8, Array
 from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.formats import PixelFormat, decode
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sci_stream.model import FoundProducer
+from sci_stream.plugins import FoundProducer
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.stream import ImageFormat, Stream

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import CameraError
-from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
+from sci_stream.plugins import FoundCamera, FoundInterface, FoundProducer
 from sci_stream_drivers.genicam.library import attribute, library, message_of
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
 
@@ -77,7 +77,8 @@ def _search(path: Path) -> FoundProducer:
                 interfaces = tuple(_interfaces(system, path))
                 problem = ""
             except library().gentl.GenericException as error:
-                interfaces, problem = (), message_of(error)
+                interfaces = ()
+                problem = message_of(error)
             return FoundProducer(
                 str(path), name, named["vendor"], named["version"], interfaces, problem
             )

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
-from sci_stream.model import FoundCamera
+from sci_stream.plugins import FoundCamera, unix_ns
 from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.library import attribute, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import GenicamOptions
@@ -127,9 +126,12 @@ class Session:
             camera, (info, path) = selected(
                 [_candidate(info) for info in self._harvester.device_info_list], selector, _HINT
             )
-            self.vendor, self.model, self.serial = camera.vendor, camera.model, camera.serial
+            self.vendor = camera.vendor
+            self.model = camera.model
+            self.serial = camera.serial
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
-            self._path, self.producer = path, path.name
+            self._path = path
+            self.producer = path.name
             self._chain = [info.parent, info.parent.parent, info.parent.parent.parent]
             self.acquirer = self._opened(info, camera.access)
             self.transport = str(self.acquirer.device.tl_type)
@@ -170,7 +172,8 @@ class Session:
         """
         producer = ctypes.CDLL(self._path)
         device = int(self.acquirer.device.module._handle)
-        port, size = ctypes.c_void_p(), ctypes.c_size_t(4)
+        port = ctypes.c_void_p()
+        size = ctypes.c_size_t(4)
         status = producer.DevGetPort(ctypes.c_void_p(device), ctypes.byref(port))
         if status == 0:
             register = ctypes.create_string_buffer(size.value)
@@ -179,7 +182,8 @@ class Session:
             raise library().gentl.IoException(f"GCReadPort: error {status}")
 
     def _opened(self, info: Any, access: str) -> Any:
-        lib, core = library(), harvesters_core()
+        lib = library()
+        core = harvesters_core()
         config = core.ParameterSet({core.ParameterKey.ENABLE_AUTO_CHUNK_DATA_UPDATE: False})
         gentl = lib.gentl
         try:
@@ -391,11 +395,9 @@ class HarvestersStream:
         if stamp:
             return int(stamp)
         ticks = attribute(buffer, "timestamp")
-        return (
-            int(ticks) * 1_000_000_000 // self._frequency_hz
-            if ticks and self._frequency_hz
-            else None
-        )
+        if ticks and self._frequency_hz:
+            return int(ticks) * 1_000_000_000 // self._frequency_hz
+        return None
 
 
 def _first(*values: Any) -> int | None:

@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sci_stream.model import U8
-from sci_stream.modulation.timing import CameraTrigger, MaskTiming
-from sci_stream.ports import Pattern
+from sci_stream.plugins import U8, CameraTrigger, MaskTiming, Pattern
 from sci_stream_drivers.simulated.options import ModulatorFaultOptions
 
 # A camera that is not triggered begins anywhere in a cycle: by this share of it further each time.
@@ -84,7 +82,9 @@ class Bench:
     def load(self, patterns: U8) -> None:
         """Give the modulator other patterns; nothing is held any more."""
         with self.lock:
-            self.patterns, self.n_patterns, self.shown = patterns.copy(), len(patterns), None
+            self.patterns = patterns.copy()
+            self.n_patterns = len(patterns)
+            self.shown = None
             self.version += 1
 
     def run(self) -> None:
@@ -92,8 +92,10 @@ class Bench:
         with that of the fault.
         """
         with self.lock:
-            self.playing, self.shown = True, None
-            self.phase, self._first_phase = self._first_phase, 0.0
+            self.playing = True
+            self.shown = None
+            self.phase = self._first_phase
+            self._first_phase = 0.0
 
     def silent(self, trigger: CameraTrigger) -> bool:
         """Return whether the camera waits for pulses that do not come."""
@@ -136,8 +138,10 @@ class Bench:
         """Return the masks in the window of an exposure that begins ``begin`` patterns into the
         cycle.
         """
-        timing, count = self.timing, self.n_patterns
-        slot_us, cycle_us = timing.slot_us, timing.cycle_us
+        timing = self.timing
+        count = self.n_patterns
+        slot_us = timing.slot_us
+        cycle_us = timing.cycle_us
         ahead_us = trigger.delay_us - timing.pulse_delay_us - self.latency_us
         if timing.master == "camera":
             # The mask begins with the light, after the camera.

@@ -11,12 +11,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError
-from sci_stream.model import F32, Array, CameraCapabilities, CameraFrame
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.plugins import (
+    F32,
+    Array,
+    Calibration,
+    CameraCapabilities,
+    CameraFrame,
+    CameraTiming,
+    CameraTrigger,
+    Parameter,
+    Value,
+    checked_changes,
+    unix_ns,
+)
 from sci_stream_drivers.fields import pixel_format_name
 from sci_stream_drivers.pacing import Pacer
 from sci_stream_drivers.simulated.bench import Bench, bench_of
@@ -96,7 +104,8 @@ class _OpenCamera:
         """Return exposure ``n`` through the modulator: of the scene, or of a white field while a
         pattern is held.
         """
-        bench, options = self._bench, self._options
+        bench = self._bench
+        options = self._options
         if (
             self._version != bench.version
         ):  # other patterns: the calibration remains that of the first ones
@@ -128,7 +137,8 @@ class _OpenCamera:
 
     def _white_field(self, n: int, trigger: CameraTrigger) -> F32:
         """Return the light of a uniform field; it is off while the pattern is "dark"."""
-        bench, light = self._bench, np.float32(self._options.calibration_light)
+        bench = self._bench
+        light = np.float32(self._options.calibration_light)
         if bench.shown is None:
             parts = [
                 np.float32(slot.weight) * _between(self._phi, slot.mask)
@@ -138,7 +148,8 @@ class _OpenCamera:
         if bench.shown == "dark":
             return np.zeros(self._phi.shape[1:], np.float32)
         transmission = self._masks.open() if bench.shown == "white" else self._phi[bench.shown]
-        exposure_us, pattern_us = trigger.exposure_us, bench.timing.pattern_us
+        exposure_us = trigger.exposure_us
+        pattern_us = bench.timing.pattern_us
         exposed = exposure_us / pattern_us if exposure_us and pattern_us else len(self._phi)
         return transmission * (light * np.float32(exposed))
 
@@ -240,9 +251,11 @@ class SimulatedCamera:
     def settings(self) -> list[Parameter]:
         """Return exposure, rate and scene; see `sci_stream.ports.AdjustableCamera`."""
         self._opened()
-        o, fields = self._options, SimulatedOptions.model_fields
+        o = self._options
+        fields = SimulatedOptions.model_fields
         texts = {name: field.description or "" for name, field in fields.items()}
-        rate, scenes = o.snapshot_rate_hz, SCENES if o.scene in SCENES else (o.scene, *SCENES)
+        rate = o.snapshot_rate_hz
+        scenes = SCENES if o.scene in SCENES else (o.scene, *SCENES)
         settings = [
             Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"]),
             Parameter(
@@ -326,7 +339,8 @@ class SimulatedCamera:
             )
         deadline_s = time.monotonic() + timeout_s
         if self._repeat is not None:
-            frame, self._repeat = self._repeat, None
+            frame = self._repeat
+            self._repeat = None
             self._counts["duplicated"] += 1
             return frame
         self._unplug_if_due()
@@ -429,7 +443,8 @@ class SimulatedCamera:
 
     def _skip_overwritten(self) -> None:
         """Drop snapshots that a late reader would find overwritten in the buffers."""
-        buffers, period_ns = self._options.faults.buffers, self._pacer.period_ns
+        buffers = self._options.faults.buffers
+        period_ns = self._pacer.period_ns
         if not buffers or period_ns is None:
             return
         while not self.exhausted and self._pacer.late_s(self._k + buffers) >= 0:

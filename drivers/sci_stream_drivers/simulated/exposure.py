@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sci_stream.model import F32, BayerPhase
 from sci_stream.optics.bayer import sample_colours
+from sci_stream.plugins import F32, BayerPhase
 from sci_stream_drivers.simulated.scenes import Scene
 
 # ITU-R BT.709 weights of linear R, G, B: a monochrome sensor with the sensitivity of the eye.

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from sci_stream.model import F32, F64, U8, Flags
+from sci_stream.plugins import F32, F64, U8, Flags
 from sci_stream_drivers.simulated.options import MAX_DEVIATIONS, SimulatedOptions
 
-_MASK_STREAM, _ERROR_STREAM = 1, 2
+_MASK_STREAM = 1
+_ERROR_STREAM = 2
 # φ is rounded to 1/4096, exact in float32, so that the calibration's hash does not depend on a
 # platform's rounding.
 _LEVELS = 4096
@@ -112,7 +113,8 @@ class MaskOptics:
         """Draw the patterns, (1 or B, …): larger than the field by the mask travel, so that nothing
         wraps.
         """
-        o, margin = self._options, self._blur_margin
+        o = self._options
+        margin = self._blur_margin
         rng = np.random.Generator(np.random.PCG64([o.seed, _MASK_STREAM]))
         shape = (o.height_px + 2 * margin, o.width_px + 2 * margin)
         if o.mask == "moving":
@@ -143,14 +145,17 @@ class MaskOptics:
             raise ValueError(
                 f"the masks are limited to a displacement of {self._travel} px, got ({x:g}, {y:g})"
             )
-        rows, columns = self._kernel(y), self._kernel(x)
-        height, width = pattern.shape[0] - len(rows) + 1, pattern.shape[1] - len(columns) + 1
+        rows = self._kernel(y)
+        columns = self._kernel(x)
+        height = pattern.shape[0] - len(rows) + 1
+        width = pattern.shape[1] - len(columns) + 1
         across = sum(k * pattern[i : i + height] for i, k in enumerate(rows) if k)
         return np.asarray(sum(k * across[:, i : i + width] for i, k in enumerate(columns) if k))
 
     def _kernel(self, shift_px: float) -> F64:
         """Return the weights of the elements around a pixel along one axis, of sum 1."""
-        margin, reach = self._blur_margin, self._blur_margin + self._travel
+        margin = self._blur_margin
+        reach = self._blur_margin + self._travel
         distances = np.arange(-reach, reach + 1) + shift_px
         if self._options.mask_blur_px == 0:
             kernel = np.clip(1 - np.abs(distances), 0, None)
@@ -206,7 +211,8 @@ def _shares(start: float, pixels: int, feature_px: float, elements: int) -> F64:
     """Return the share of each pixel along an axis, from ``start`` on, that each element covers,
     (pixels, elements).
     """
-    pixel, element = start + np.arange(pixels + 1), feature_px * np.arange(elements + 1)
+    pixel = start + np.arange(pixels + 1)
+    element = feature_px * np.arange(elements + 1)
     ends = np.minimum(pixel[1:, None], element[None, 1:]) - np.maximum(
         pixel[:-1, None], element[None, :-1]
     )

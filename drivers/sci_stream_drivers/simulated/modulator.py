@@ -10,15 +10,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sci_stream.errors import ConfigError
-from sci_stream.model import Array
-from sci_stream.modulation.timing import (
+from sci_stream.plugins import (
+    Array,
     MaskTiming,
     ModulatorCapabilities,
+    Pattern,
     checked_patterns,
     checked_timing,
     pattern_hash,
 )
-from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions, Rare
 from sci_stream_drivers.simulated.bench import bench_of
 from sci_stream_drivers.simulated.options import ModulatorFaultOptions
@@ -92,7 +92,8 @@ class SimulatedModulator:
         self.stop()
         if capabilities.holds:
             self._bench.load(checked_patterns(patterns, capabilities))
-        self._loaded, self._armed = True, False
+        self._loaded = True
+        self._armed = False
         return pattern_hash(patterns)
 
     def arm(self, timing: MaskTiming) -> MaskTiming:

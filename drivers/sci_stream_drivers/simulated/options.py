@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sci_stream.errors import did_you_mean
-from sci_stream.model import BayerPhase, FrameIds
+from sci_stream.plugins import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
-EVENTS = ("splash", "fan", "drops", "balloon")
-SCENES = ("fast", *EVENTS, "slow", "static", "cut")
-"""Names of the procedural scenes; any other value is a path."""
+CLIPS = ("splash", "fan", "drops", "balloon")
+"""Names of the filmed events."""
+SCENES = ("fast", *CLIPS, "slow", "static", "cut")
+"""Names of all scenes; any other value is a path."""
 
 MAX_DEVIATIONS = 3
 """Largest error of a single mask, in standard deviations."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import cv2
 import numpy as np
 
-from sci_stream_drivers.simulated.options import EVENTS, SCENES, SimulatedOptions
-from sci_stream_drivers.simulated.splash import Splash
+from sci_stream_drivers.simulated.options import CLIPS, SCENES, SimulatedOptions
 from sci_stream_drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
 from sci_stream_drivers.simulated.video import VideoScene
 
 _SCENE_STREAM = 4
+_CLIPS = Path(__file__).parent / "clips"
 
 Trajectory = Callable[[float], tuple[float, float]]
 """Scene time to the (x, y) position of a centre, pixels."""
@@ -52,12 +52,14 @@ class Sprite:
         """Composite the object at time ``t`` onto ``canvas`` (H, W, 3), at sub-pixel position."""
         size = len(self.picture)
         x, y = self.path(t)
-        left, top = max(math.floor(x - size / 2), 0), max(math.floor(y - size / 2), 0)
+        left = max(math.floor(x - size / 2), 0)
+        top = max(math.floor(y - size / 2), 0)
         right = min(math.ceil(x + size / 2) + 1, canvas.shape[1])
         bottom = min(math.ceil(y + size / 2) + 1, canvas.shape[0])
         if right <= left or bottom <= top:
             return
-        c, s = math.cos(self.turn_rad * t), math.sin(self.turn_rad * t)
+        c = math.cos(self.turn_rad * t)
+        s = math.sin(self.turn_rad * t)
         middle = (size - 1) / 2
         to_canvas = np.array(
             [[c, -s, x - left - (c - s) * middle], [s, c, y - top - (s + c) * middle]]
@@ -68,24 +70,6 @@ class Sprite:
         # In the same layout, ten times faster than NumPy broadcasting.
         region *= cv2.cvtColor(uncovered, cv2.COLOR_GRAY2RGB)
         region += cv2.warpAffine(self.picture, to_canvas, extent)
-
-
-@dataclass(frozen=True)
-class Skin(Sprite):
-    """The skin of a balloon: it tears from its left edge, where it is pricked."""
-
-    hole_px: Callable[[float], float]
-    """Scene time to the radius of the hole; 0 while it is whole."""
-
-    def draw(self, canvas: Image, t: float) -> None:
-        """Composite the rest of the skin, see `Sprite.draw`."""
-        y, x = np.ogrid[: len(self.cover), : len(self.cover)]
-        rest = np.clip((np.hypot(x, y - len(self.cover) / 2) - self.hole_px(t)) / 2, 0, 1).astype(
-            np.float32
-        )
-        Sprite(self.picture * rest[..., None], self.cover * rest, self.path, self.turn_rad).draw(
-            canvas, t
-        )
 
 
 class World:
@@ -137,46 +121,6 @@ class World:
         return view
 
 
-class Drops:
-    """Drops fall on shallow water: rings run outwards, and bend the light from the ground, (H, W,
-    3).
-
-    At ``speed`` 1 and 256 pixels the rings move by 2 pixels per unit of time.
-    """
-
-    _EVERY, _LIVES, _LONG, _WIDTH = 24.0, 5, 0.09, 0.08
-
-    def __init__(self, ground: Image, speed: float, rng: np.random.Generator) -> None:
-        self._ground, self._speed = ground, speed
-        self._unit = min(ground.shape[:2])
-        self._places = rng.uniform(0.15, 0.85, (64, 2)) * ground.shape[:2]
-
-    def render(self, t: float) -> Image:
-        """Return the image at time ``t``, see `Scene.render`."""
-        rows, columns = np.ogrid[: self._ground.shape[0], : self._ground.shape[1]]
-        height = np.zeros(self._ground.shape[:2], np.float32)
-        last = int(t * self._speed / self._EVERY)
-        radii = np.arange(0, 1.5 * max(height.shape), 0.25) / self._unit
-        for drop in range(max(0, last - self._LIVES + 1), last + 1):
-            age = t * self._speed - drop * self._EVERY
-            behind = radii - age * 2 / 256
-            fade = math.exp(-age / 40) * min(1.0, age / 3) * (1 - age / (self._LIVES * self._EVERY))
-            ring = (
-                fade
-                * np.exp(-((behind / self._WIDTH) ** 2))
-                * np.cos(2 * np.pi / self._LONG * behind)
-            )
-            y, x = self._places[drop % len(self._places)]
-            radius = np.sqrt(np.square(rows - y) + np.square(columns - x))
-            height += ring.astype(np.float32)[(4 * radius).astype(np.intp)]
-        bend = 0.0018 * self._unit**2
-        dx, dy = (cv2.Sobel(height, cv2.CV_32F, *axis, scale=1 / 8) for axis in ((1, 0), (0, 1)))
-        through = (columns + bend * dx).astype(np.float32), (rows + bend * dy).astype(np.float32)
-        seen = cv2.remap(self._ground, *through, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
-        glint = 1 + 0.008 * self._unit * (dx + dy)
-        return np.asarray(np.clip(seen * glint[..., None], 0, 1), np.float32)
-
-
 class CutScene:
     """Two scenes in turn, with cuts between them."""
 
@@ -223,13 +167,6 @@ SKY: tuple[Colour, ...] = (
     (198, 208, 206),
     (226, 214, 186),
     (236, 196, 158),
-)
-MEADOW: tuple[Colour, ...] = (
-    (110, 138, 96),
-    (146, 166, 112),
-    (186, 192, 140),
-    (216, 212, 172),
-    (188, 206, 206),
 )
 SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
 
@@ -280,71 +217,21 @@ def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
     )
 
 
-def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Scene:
-    """Return a fast event in a view of size (H, W): a splash of milk, a fan, drops on water, or a
-    balloon that bursts.
-
-    At ``speed`` 1 and 256 pixels the tips of the fan move 4.5 pixels per sub-frame, the tear in the
-    balloon 4, rings on the water 2.
-    """
-    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, len(name)]))
-    if name == "splash":
-        return Splash(shape, speed, rng)
-    height, width = shape
-    unit = min(shape)
-    v = speed * unit / 256
-    strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
-    if name == "drops":
-        rows = [
-            np.roll(strip, 5 * row * len(strip), axis=1) for row in range(-(-height // len(strip)))
-        ]
-        return Drops(
-            np.tile(np.concatenate(rows), (1, -(-width // strip.shape[1]), 1))[:height, :width],
-            speed,
-            rng,
-        )
-    middle = width / 2, 0.4 * height
-    if name == "fan":
-        blades = wheel(max(8, round(0.76 * unit)), "FAST", SIGNAL, 0.6)
-        sprites = [Sprite(*blades, lambda _: middle, 0.046 * speed)]
-    else:
-
-        def age(t: float, begin: float) -> float:
-            return max(0.0, (speed * t) % 130 - begin)
-
-        water = ball(max(8, round(0.57 * unit)), ((60, 120, 190), (90, 150, 210)), rng)
-        skin = wheel(max(8, round(0.62 * unit)), "BURST", (SIGNAL[0], (190, 60, 52)))
-        sprites = [
-            Sprite(
-                *water,
-                lambda t: (middle[0], middle[1] + 0.0003 * unit * age(t, 35) ** 2),
-                0.01 * speed,
-            ),
-            Skin(*skin, lambda _: middle, 0.0, lambda t: unit / 64 * age(t, 20)),
-        ]
-    backdrop = landscape(max(64, round(1.5 * unit)), MEADOW, rng)
-    return World(
-        backdrop=backdrop,
-        pan_px=(0.2 * v, 0.0),
-        sprites=sprites,
-        strip=strip,
-        strip_px=0.8 * v,
-        shape=shape,
-    )
-
-
 def make_scene(options: SimulatedOptions) -> Scene:
     """Return the scene of the options. Raises `FileFormatError` for a file that cannot be read."""
     shape = (options.height_px, options.width_px)
+    if options.scene == "cut":
+        speed = 0.5 * options.speed
+        scenes = make_world(shape, speed, options.seed), _clip("fan", shape, speed)
+        return CutScene(scenes, options.cut_every * options.n_frames)
+    if options.scene in CLIPS:
+        return _clip(options.scene, shape, options.speed)
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)
-    if options.scene == "cut":
-        worlds = [
-            make(shape, 0.5 * options.speed, options.seed)
-            for make in (make_world, partial(make_event, "fan"))
-        ]
-        return CutScene(worlds, options.cut_every * options.n_frames)
-    if options.scene in EVENTS:
-        return make_event(options.scene, shape, options.speed, options.seed)
     pace = {"fast": 1.0, "slow": 0.2, "static": 0.0}[options.scene]
     return make_world(shape, pace * options.speed, options.seed)
+
+
+def _clip(name: str, shape: tuple[int, int], speed: float) -> VideoScene:
+    """Return a filmed event. `sci_stream_lab.scenes` has rendered it: this takes milliseconds."""
+    return VideoScene(str(_CLIPS / f"{name}.mp4"), shape, speed)

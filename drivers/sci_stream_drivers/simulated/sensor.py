@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from sci_stream.model import F32, Array
+from sci_stream.plugins import F32, Array
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 _NOISE_STREAM = 2

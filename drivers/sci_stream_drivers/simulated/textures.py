@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from sci_stream.model import F32, U8
+from sci_stream.plugins import F32, U8
 
 Image = F32
 Colour = tuple[int, int, int]

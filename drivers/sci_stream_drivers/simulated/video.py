@@ -12,7 +12,7 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.files.media import in_natural_order, read_image, video_frames
-from sci_stream.model import U8
+from sci_stream.plugins import U8
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
@@ -48,7 +48,8 @@ class VideoScene:
     def render(self, t: float) -> Image:
         """Return the image at time ``t``, see `Scene.render`."""
         at = t * self._speed
-        i, count = int(at), len(self._pictures)
+        i = int(at)
+        count = len(self._pictures)
         image = _light(self._pictures[i % count])
         blend = np.float32(at - i)
         if blend > 1e-6:
@@ -66,8 +67,10 @@ def _fit(picture: Picture, shape: tuple[int, int]) -> Picture:
     """Crop a BGR image to the aspect ratio of ``shape`` and resize it; return RGB."""
     height, width = picture.shape[:2]
     scale = max(shape[0] / height, shape[1] / width)
-    rows, columns = min(height, round(shape[0] / scale)), min(width, round(shape[1] / scale))
-    top, left = (height - rows) // 2, (width - columns) // 2
+    rows = min(height, round(shape[0] / scale))
+    columns = min(width, round(shape[1] / scale))
+    top = (height - rows) // 2
+    left = (width - columns) // 2
     cut = picture[top : top + rows, left : left + columns]
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     fitted = cv2.resize(cut, shape[::-1], interpolation=method)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from sci_stream.cli import app
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.settings import default_settings
-from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_lab.paper.patch_groups import PatchGroupDenoiser
+from sci_stream_testing.denoisers import DenoiserContract
 
 
 class TestSlowDenoisers(DenoiserContract):

@@ -9,8 +9,8 @@ from sci_stream.ports import RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.denoisers.registry import IdentityDenoiser, make_denoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_lab.paper.sequence import SequenceDenoiser
+from sci_stream_testing.denoisers import DenoiserContract
 
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
 

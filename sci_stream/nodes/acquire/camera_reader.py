@@ -134,7 +134,8 @@ class CameraReader(Generic[T]):
 
     def resume(self, seq: int, epoch: int, missed: int) -> None:
         """Continue the numbering of a resumed series; call before `start`."""
-        self.acquired, self.epoch = seq, epoch
+        self.acquired = seq
+        self.epoch = epoch
         self.counts = Counter(missed=missed)
 
     def start(self) -> None:
@@ -189,11 +190,9 @@ class CameraReader(Generic[T]):
     def _run(self) -> None:
         try:
             capabilities = self._open_first()
-            self.calibration, self.capabilities, self.lost = (
-                self._camera.calibration(),
-                capabilities,
-                "",
-            )
+            self.calibration = self._camera.calibration()
+            self.capabilities = capabilities
+            self.lost = ""
             self._note_settings()
             self._wake()
             self._driver_before.subtract(self._camera.counters())  # of earlier series
@@ -356,7 +355,8 @@ class CameraReader(Generic[T]):
         between cannot be counted.
         """
         assert self.capabilities is not None
-        before, now_s = self._previous_id, time.monotonic()
+        before = self._previous_id
+        now_s = time.monotonic()
         ids = self.capabilities.frame_ids
         missed = 0 if before is None else ids.missed(before, frame_id)
         if missed < 0 and self._repeated_id is not None and frame_id > self._repeated_id:
@@ -380,7 +380,9 @@ class CameraReader(Generic[T]):
         if missed < 0:
             self._repeated_id = frame_id
         else:
-            self._previous_id, self._repeated_id, self._frame_s = frame_id, None, now_s
+            self._previous_id = frame_id
+            self._repeated_id = None
+            self._frame_s = now_s
         return missed
 
     def _max_missed(self, elapsed_s: float) -> float:

@@ -49,7 +49,8 @@ class FrameContent:
         self._different += not same.any()
         lost = self._lost(rows, textured)
         self._alive |= textured
-        counts, all_ = alike.sum(1), textured.sum()
+        counts = alike.sum(1)
+        all_ = textured.sum()
         if noisy and counts[-1] == all_ > 0:
             return "identical"
         in_part = counts < all_  # a camera that plays a loop repeats whole frames

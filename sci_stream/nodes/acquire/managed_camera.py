@@ -51,7 +51,7 @@ class ManagedCamera:
 
     Any exception that the port does not declare becomes a `CameraError` that names driver and call;
     `stop` and `close` never raise. Shape, type and range of each frame are checked;
-    `sci_stream.testing.cameras` tests the rest of the contract. A call that does not return cannot
+    `sci_stream_testing.cameras` tests the rest of the contract. A call that does not return cannot
     be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
     ``other_camera`` allows another serial number or firmware when it is reopened.
     """
@@ -83,7 +83,8 @@ class ManagedCamera:
             self._shape = (capabilities.height_px, capabilities.width_px)
             self._bits = capabilities.bit_depth
         if not self._is_open:
-            self._is_open, self._is_good = True, False
+            self._is_open = True
+            self._is_good = False
             for name, value in self._changed.items():
                 try:
                     capabilities = self._set(name, value)
@@ -161,7 +162,8 @@ class ManagedCamera:
         elif counts.dtype.kind == "u":
             got = _out_of_range(counts, self._bits)
         if not got:
-            self._is_good, self._dtype = True, counts.dtype
+            self._is_good = True
+            self._dtype = counts.dtype
             return
         self._failed = True
         kind = CameraLost if self._is_good else CameraError
@@ -269,7 +271,8 @@ class ManagedCamera:
 def _out_of_range(counts: Array, bits: int) -> str:
     """Return how counts exceed the range of a format, ``""`` if they do not."""
     sample = counts.reshape(-1)[:: max(1, counts.size // _SAMPLES)]
-    top, limit = int(sample.max()), 2**bits - 1
+    top = int(sample.max())
+    limit = 2**bits - 1
     if top <= limit:
         return ""
     spare = 8 * counts.itemsize - bits

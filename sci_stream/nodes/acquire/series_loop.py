@@ -134,7 +134,8 @@ class SeriesRequests:
     def renew(self) -> bool:
         """Prepare for the next series; return whether one follows."""
         if self._follows and not self._stop:
-            self.current, self._follows = StopRequest(), False
+            self.current = StopRequest()
+            self._follows = False
             if not self._stop:  # it may have arrived meanwhile
                 return True
         self._hold(False)

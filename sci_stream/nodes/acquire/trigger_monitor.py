@@ -10,14 +10,17 @@ log = logging.getLogger(__name__)
 
 _MAX_PERIODS = 32
 # Fewer periods show no rhythm. An announced period has to agree with some.
-_PERIODS_NEEDED, _ANNOUNCED_NEEDED = 8, 3
+_PERIODS_NEEDED = 8
+_ANNOUNCED_NEEDED = 3
 # Jitter stays above this share of a period.
 _SHORT = 0.6
 # Missed triggers leave whole periods, within this share of one or four times the usual jitter.
-_WHOLE, _JITTERS = 0.02, 4.0
+_WHOLE = 0.02
+_JITTERS = 4.0
 # Frames with more jitter than this share of a period are not periodic. A camera that announces no
 # period may run as fast as it can: its frames are a rhythm only where a clock triggers them.
-_REGULAR, _CLOCKED = 0.1, 0.02
+_REGULAR = 0.1
+_CLOCKED = 0.02
 # Announced and observed period differ by less than this share where they agree.
 _AGREES = 0.05
 
@@ -50,7 +53,8 @@ class TriggerMonitor:
         if announced_ns != self._announced_ns:
             self._announced_ns = announced_ns
             self.restart()
-        before_ns, self._before_ns = self._before_ns, now_ns
+        before_ns = self._before_ns
+        self._before_ns = now_ns
         if before_ns is None or now_ns is None:
             return "", 0
         if now_ns <= before_ns:

@@ -13,9 +13,11 @@ MAX_LINE = 4000
 """Characters of a line that are shown: a traceback has less, the JSON of a record too."""
 # A plug-in that prints with every snapshot must not fill the disk of the log: 1 MiB an hour. The
 # burst holds its first words and the tracebacks of a start that fails.
-_CHARACTERS_PER_S, _CHARACTERS_BURST = 300.0, 64_000
+_CHARACTERS_PER_S = 300.0
+_CHARACTERS_BURST = 64_000
 # Records are limited where they are made; this bounds those that a plug-in forges.
-_RECORD_CHARACTERS_PER_S, _RECORD_CHARACTERS_BURST = 10_000.0, 1_000_000
+_RECORD_CHARACTERS_PER_S = 10_000.0
+_RECORD_CHARACTERS_BURST = 1_000_000
 _RECORD = re.compile(r"\d\d:\d\d:\d\d [A-Z]{4,8} |\{\"time\"")
 
 

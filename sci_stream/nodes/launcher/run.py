@@ -240,11 +240,9 @@ class StatusLine:
     def _words(self, report: Heartbeat) -> str:
         status = report.status
         if "ledger.acquired" not in status:
-            return (
-                self._text
-                if status.get("state") == "ended"
-                else "waiting for the camera and a reconstruct node …"
-            )
+            if status.get("state") == "ended":
+                return self._text
+            return "waiting for the camera and a reconstruct node …"
         of = f"/{self._total}" if self._total else ""
         parts = [
             f"acquired {status['ledger.acquired']}{of}",

@@ -87,7 +87,8 @@ class ReconstructNode:
 
     def run(self) -> None:
         """Run until asked to stop; finish the held snapshots first, within the drain timeout."""
-        connections, seen_s = (self._dispatch, self._link.connection), float("-inf")
+        connections = (self._dispatch, self._link.connection)
+        seen_s = float("-inf")
         may_return_s = min(self._rig.drain.timeout_s, 10 * self._rig.network.heartbeat_s)
         for connection in connections:
             self._network.watch(connection.socket, connection.monitor.socket)

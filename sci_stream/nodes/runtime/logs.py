@@ -31,7 +31,8 @@ process."""
 _FORMATS = ("people", "json")
 # A fault that repeats with every snapshot, or an attempt of an unknown peer each second, must not
 # fill the log, whose first lines explain it.
-_LINES_PER_S, _LINES_BURST = 0.1, 20
+_LINES_PER_S = 0.1
+_LINES_BURST = 20
 # Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
 _READER_MS = 200
 _KEYS = ("series", "seq")
@@ -85,10 +86,8 @@ class RepeatLimit(logging.Filter):
                 return False
             suppressed = self._suppressed.pop(place, 0)
         if suppressed:
-            record.msg, record.args = (
-                f"{record.getMessage()} (and {suppressed} more like this before)",
-                None,
-            )
+            record.msg = f"{record.getMessage()} (and {suppressed} more like this before)"
+            record.args = None
         return True
 
 

@@ -197,7 +197,8 @@ class ModulatedCamera:
             return plan
         kept_by_camera = self.camera.arm(plan.camera)
         for name in ("exposure_us", "delay_us"):
-            wanted, got = getattr(plan.camera, name), getattr(kept_by_camera, name)
+            wanted = getattr(plan.camera, name)
+            got = getattr(kept_by_camera, name)
             if abs(wanted - got) > _TOLERANCE * armed.pattern_us:
                 raise ConfigError(
                     f"The camera does not keep the {name} of the timing plan",
@@ -230,7 +231,8 @@ class ModulatedCamera:
             self._feedback.advance = 0
             self._feedback.restarted()
         self._rhythm = ExposureRhythm(self.plan.mask.slot_us)
-        first, second = self.camera.start, self.modulator.start
+        first = self.camera.start
+        second = self.modulator.start
         if self.plan.mask.master == "camera":
             first, second = second, first
         first()

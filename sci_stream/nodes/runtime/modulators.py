@@ -46,7 +46,8 @@ def load_patterns(path: Path | None) -> Array | None:
             f"There are no patterns {path}", hint="To make some: sci-stream masks make."
         )
     stack = read_one(source_of(path), MASKS, "patterns")
-    low, highest = float(stack.min(initial=0)), float(stack.max(initial=0))
+    low = float(stack.min(initial=0))
+    highest = float(stack.max(initial=0))
     if stack.ndim != 3 or low < 0 or highest > 255:
         content = f"{stack.dtype} of {stack.shape}, {low:g} to {highest:g}"
         raise FileFormatError(
@@ -60,7 +61,8 @@ def make_coded_camera(rig: Rig) -> Camera:
 
     Raises `ConfigError` if a driver is unknown or rejects its options, or there are no patterns.
     """
-    camera, section = make_camera(rig), rig.modulator
+    camera = make_camera(rig)
+    section = rig.modulator
     if not section.driver:
         return camera
     return ModulatedCamera(camera, make_modulator(rig), section, load_patterns(section.patterns))

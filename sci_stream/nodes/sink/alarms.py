@@ -149,12 +149,15 @@ def _grow(alarm: Alarm, problem: _Problem, now_ns: int) -> None:
     if problem.count == alarm.count:
         return
     if alarm.acknowledged_by and now_ns - alarm.grew_ns > QUIET_NS:
-        alarm.acknowledged_by, alarm.began_ns = "", now_ns
-    alarm.count, alarm.grew_ns = problem.count, now_ns
+        alarm.acknowledged_by = ""
+        alarm.began_ns = now_ns
+    alarm.count = problem.count
+    alarm.grew_ns = now_ns
 
 
 def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
-    running, series = status.state != "ended", status.series
+    running = status.state != "ended"
+    series = status.series
     if running:
         for node in status.nodes:
             if node["state"] != "up":
@@ -216,7 +219,8 @@ class _Webhook:
     """
 
     def __init__(self, rig: str, address: str) -> None:
-        self._rig, self._address = rig, address
+        self._rig = rig
+        self._address = address
         self._waiting = Queue[JsonObject | None](_MAX_WAITING)
         self._closing = threading.Event()
         opener, proxy = opener_for(address, _NoRedirects, _LimitedHttp, _LimitedHttps)

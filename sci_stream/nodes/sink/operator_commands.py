@@ -192,7 +192,8 @@ class OperatorCommands:
         if not result.ok:
             self._settle(result.request, InputError(result.text or f"{sent.node} refused"))
             return True
-        request, peer = sent.request, self.peers.get(identity)
+        request = sent.request
+        peer = self.peers.get(identity)
         if request.action != "set":
             self._note_change(SettingChange(unix_ns(), request.who, sent.node, request.action))
         elif peer is not None:
@@ -237,7 +238,8 @@ class OperatorCommands:
         # All or none, as far as the sink can check.
         checked = [_checked(request, peer) for _, peer in targets]
         for (identity, peer), changes in zip(targets, checked, strict=True):
-            key, node = secrets.token_hex(8), peer.hello.node
+            key = secrets.token_hex(8)
+            node = peer.hello.node
             message = Control(
                 request=key, node=node, action=request.action, parameters=changes, who=request.who
             )

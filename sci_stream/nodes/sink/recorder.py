@@ -145,7 +145,9 @@ class Recorder:
         )
         with self._changed:
             self._recording = recording
-            self._ending, self.is_wanted, self._failure = False, True, ""
+            self._ending = False
+            self.is_wanted = True
+            self._failure = ""
         self._thread.start()
         return str(recording.writer.path)
 
@@ -220,7 +222,8 @@ class Recorder:
         """
         if not self.is_wanted:
             raise InputError("Not recording")
-        self.is_wanted, self._failure = False, ""
+        self.is_wanted = False
+        self._failure = ""
         self._end(ledger)
         return "" if self._recording is None else str(self._recording.writer.path)
 
@@ -256,7 +259,8 @@ class Recorder:
 
     def _end(self, ledger: LedgerCounts | None) -> None:
         with self._changed:
-            self._ending, self._final_ledger = True, ledger
+            self._ending = True
+            self._final_ledger = ledger
             self._changed.notify_all()
 
     def close(self, ledger: LedgerCounts | None = None) -> None:
@@ -275,7 +279,8 @@ class Recorder:
         if self._failure:
             return RecordingStatus(True, RecorderState.FAILED, self._failure)
         with self._changed:
-            recording, thread = self._recording, self._thread
+            recording = self._recording
+            thread = self._thread
             if recording is None or thread is None:
                 return RecordingStatus()
             state = recording.state

@@ -177,7 +177,8 @@ class SeriesRecording:
         return self._closed_rows + self.writer.rows_written
 
     def _check_folder(self, path: Path) -> None:
-        folder, floor = self._section.folder, self._floor_bytes
+        folder = self._section.folder
+        floor = self._floor_bytes
         if not folder.is_dir():
             raise StorageError(
                 f"The recording folder {folder} does not exist", hint="Create or mount it."
@@ -219,7 +220,8 @@ class SeriesRecording:
 
     def _measure(self) -> None:
         """Update the write rate, which is the recent one while recording."""
-        now_s, written = time.monotonic(), self.bytes_written
+        now_s = time.monotonic()
+        written = self.bytes_written
         self._rate.update(now_s, written)
         if self.state is RecorderState.RECORDING:
             self.mb_per_s = round(self._rate.per_s(now_s) / 1e6, 3)
@@ -313,7 +315,8 @@ class SeriesRecording:
         return Written.WRITTEN
 
     def _write_outcome(self, dropped: Dropped) -> None:
-        outcome, reason = dropped.outcome, dropped.reason
+        outcome = dropped.outcome
+        reason = dropped.reason
         written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
         if any(written):
             event: JsonObject = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
@@ -346,7 +349,8 @@ class SeriesRecording:
     def _stop(self, state: RecorderState, reason: str) -> None:
         """Stop recording before the end of the series and keep the file readable."""
         _LOG.error("recording to %s %s: %s", self.writer.path, state, reason)
-        self.state, self.reason = state, reason
+        self.state = state
+        self.reason = reason
         with suppress(OSError):
             self.free_bytes = free_bytes(self.writer.path)
         self._settle_rate()

@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 # A result that a lost node still owes must not stop the live video.
 _REORDER_PATIENCE_S = 2.0
 # The ledger document of a recording has a fixed size; its journal has all events.
-_SOLVERS_IN_FILE, _EVENTS_IN_FILE = 32, 128
+_SOLVERS_IN_FILE = 32
+_EVENTS_IN_FILE = 128
 _EVENTS_SHOWN = 20
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers
@@ -122,7 +123,8 @@ class SeriesSession:
             window=2 * nodes * rig.reconstruct.block_snapshots,
             patience_s=_REORDER_PATIENCE_S,
         )
-        self._raw_safe, self._videos = IntervalSet(), IntervalSet()
+        self._raw_safe = IntervalSet()
+        self._videos = IntervalSet()
         # Reported without video while their raw counts wait for the recorder, which may lose them.
         self._awaiting_raw = set[int]()
         self._pending: dict[Accepted, _Pending] = {}
@@ -136,7 +138,8 @@ class SeriesSession:
         self.recorder = Recorder(
             info, calibration, rig.record, picture=bool(rig.reconstruct.analyses)
         )
-        state, is_triggered = triggers or TriggerState(), rig.record.is_triggered
+        state = triggers or TriggerState()
+        is_triggered = rig.record.is_triggered
         self._triggered = (
             TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
         )
@@ -367,7 +370,8 @@ class SeriesSession:
         """Settle the snapshots that the recorder has written; return the acknowledgements by
         receiver.
         """
-        due, self._acknowledgements = self._acknowledgements, []
+        due = self._acknowledgements
+        self._acknowledgements = []
         while not self._written.empty():
             key, written = self._written.get()
             pending = self._pending.pop(key)
@@ -576,11 +580,9 @@ class SeriesSession:
         videos_on_disk, on_disk, problems = count_recorded(self._file_path, self.name)
         missing = max(videos - videos_on_disk, recorded - on_disk)
         causes = "; ".join(problems) or "their rows are missing"
-        return (
-            f"{missing} of {recorded} recorded snapshots cannot be read back: {causes}"
-            if missing > 0
-            else ""
-        )
+        if missing > 0:
+            return f"{missing} of {recorded} recorded snapshots cannot be read back: {causes}"
+        return ""
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -641,7 +643,8 @@ class SeriesSession:
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""
         statistics = self.statistics
-        info, last = statistics.info, statistics.last
+        info = statistics.info
+        last = statistics.last
         rate = statistics.rate.per_s(now_s)
         return SeriesStatus(
             series=self.name,

@@ -186,7 +186,8 @@ class SeriesStatistics:
             if quantity.in_run is not None
         }
         listed = [{"seq": seq, "psnr_db": psnr_db} for seq, psnr_db in sorted(self._psnr_listed)]
-        psnr_db, iterations = figures.pop("psnr_db"), figures.pop("iterations")
+        psnr_db = figures.pop("psnr_db")
+        iterations = figures.pop("iterations")
         return {
             "series": self.info.series,
             "rig": self.info.rig,

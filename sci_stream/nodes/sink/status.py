@@ -193,7 +193,8 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     series = status.series
     if series is None:
         return figures
-    ledger, recording = series.ledger, series.recording
+    ledger = series.ledger
+    recording = series.recording
     figures |= {
         "snapshots": {
             "reconstructed": ledger["reconstructed"],

@@ -44,7 +44,8 @@ class TriggeredSeries:
         record = rig.record
         self._max_bytes = int(_SHARE_OF_RING * (rig.policy.ring_mib << 20))
         conditions = [Condition.parse(text) for text in record.trigger]
-        before_ns, after_ns = round(record.before_s * 1e9), round(record.after_s * 1e9)
+        before_ns = round(record.before_s * 1e9)
+        after_ns = round(record.after_s * 1e9)
         self.ring = EventRing(before_ns, after_ns, conditions, self._max_bytes, state)
         self._wanted = {condition.figure for condition in conditions}
         self._name = info.series
@@ -93,7 +94,8 @@ class TriggeredSeries:
         if "saturated" in self._wanted:
             figures["saturated"] = float(np.mean(counts >= self._saturation_dn))
         if "motion" in self._wanted:
-            blocks, self._blocks = self._blocks, block_means(counts)
+            blocks = self._blocks
+            self._blocks = block_means(counts)
             if blocks is not None:
                 figures["motion"] = float(np.abs(self._blocks - blocks).max()) / self._full_scale
         return figures
@@ -138,8 +140,6 @@ def mean_brightness(counts: Array, bit_depth: int) -> float | None:
     """Return the mean as a fraction of full scale, from every fourth pixel each way; None for
     counts without one.
     """
-    return (
-        float(counts[::4, ::4].mean()) / ((1 << bit_depth) - 1)
-        if counts.dtype.kind in "iu"
-        else None
-    )
+    if counts.dtype.kind in "iu":
+        return float(counts[::4, ::4].mean()) / ((1 << bit_depth) - 1)
+    return None

@@ -106,11 +106,9 @@ class Problem(NamedTuple):
         """Return the correlated data step of an iteration, from 0;
         None for the projection alone.
         """
-        return (
-            self.correlated
-            if self.correlated is not None and iteration < self.correlated.iterations
-            else None
-        )
+        if self.correlated is not None and iteration < self.correlated.iterations:
+            return self.correlated
+        return None
 
     def denoise(self, x: Tensor, sigma: Sigma, iteration: int) -> Tensor:
         """Return D_σ(x) of an iteration, from 0."""
@@ -195,7 +193,9 @@ def data_step(
     """Return x and y_acc of an iteration of `gap`: new tensors."""
     if problem.anchor is not None:
         v = problem.anchor.drawn(v)
-    y, phi, r_inv = problem.y, problem.phi, problem.r_inv
+    y = problem.y
+    phi = problem.phi
+    r_inv = problem.r_inv
     w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
     # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
     x, y_acc = accumulate_and_project(
@@ -287,7 +287,8 @@ def cold_start(y: Tensor, phi: Tensor, r_inv: Tensor) -> Tensor:
     measured = r_inv > 0
     still = torch.where(measured, y / phi.sum(-3), 0.0)
     weight = measured.to(still.dtype)
-    near, near_weight = _box_sum(still), _box_sum(weight)
+    near = _box_sum(still)
+    near_weight = _box_sum(weight)
     everywhere = still.sum((-2, -1), keepdim=True) / weight.sum((-2, -1), keepdim=True).clamp_min(
         1.0
     )

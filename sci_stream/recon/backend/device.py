@@ -216,11 +216,9 @@ def idle_cuda(name: str) -> str:
     """Return why a device that may be a GPU is the CPU although torch is built for CUDA; empty if
     it is not so.
     """
-    return (
-        _why_no_cuda()
-        if name == "auto" and torch.version.cuda and not torch.cuda.is_available()
-        else ""
-    )
+    if name == "auto" and torch.version.cuda and not torch.cuda.is_available():
+        return _why_no_cuda()
+    return ""
 
 
 def _cpu_model() -> str:

@@ -87,11 +87,9 @@ class TemporalDctDenoiser:
         self._prior = prior
         self._mosaics = mosaics
         transform = torch.zeros(n_frames, n_frames, dtype=torch.float64)
-        scale, offset, levels = (
-            torch.ones(n_frames, 1),
-            torch.full((n_frames, 1), _MIDDLE),
-            torch.ones(n_frames),
-        )
+        scale = torch.ones(n_frames, 1)
+        offset = torch.full((n_frames, 1), _MIDDLE)
+        levels = torch.ones(n_frames)
         first = 0
         for length in plan_chunks(n_frames, 1, group):
             transform[first : first + length, first : first + length] = cosines(length)
@@ -154,10 +152,8 @@ def cosines(length: int) -> Tensor:
     r"""Return the orthonormal cosine transform of L samples (DCT-II), (L, L) float64; row 0 is
     their mean times √L.
     """
-    frequency, sample = (
-        torch.arange(length, dtype=torch.float64).unsqueeze(1),
-        torch.arange(length) + 0.5,
-    )
+    frequency = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    sample = torch.arange(length) + 0.5
     transform = torch.cos(math.pi / length * frequency * sample) * math.sqrt(2 / length)
     transform[0] /= math.sqrt(2)
     return transform

@@ -46,7 +46,8 @@ SUBPIXELS = 4
 """Sub-pixel images of half the size that a frame is split into."""
 FRAME_INPUTS = SUBPIXELS + 1
 """Channels that an FFDNet takes: sub-pixels and σ."""
-STAGE_INPUTS, STAGE_OUTPUTS = FRAME_INPUTS + 2 * SUBPIXELS + 2, 2 * SUBPIXELS
+STAGE_INPUTS = FRAME_INPUTS + 2 * SUBPIXELS + 2
+STAGE_OUTPUTS = 2 * SUBPIXELS
 """Channels that an unrolled stage takes besides the memory, and gives.
 
 x and σ as a frame network takes them, the last change and the masks by sub-pixels, noise and error
@@ -273,7 +274,8 @@ def _tensors_in(content: object) -> Iterator[Tensor]:
     """Yield the tensors in nested containers, each container once: a pickle can hold one many
     times, or in itself.
     """
-    seen, waiting = set[int](), [content]
+    seen = set[int]()
+    waiting = [content]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
@@ -395,7 +397,8 @@ def _by_layer(tensors: Mapping[str, Tensor], pattern: re.Pattern[str], path: Pat
 def _assembled(
     layers: Iterable[Mapping[str, Tensor]], *, gives_noise: bool, origin: str, path: Path
 ) -> FfdnetWeights:
-    kernels, biases = [], []
+    kernels = []
+    biases = []
     for layer in layers:
         kernel = layer["weight"]
         if kernel.ndim != 4:

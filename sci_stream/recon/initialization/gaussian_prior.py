@@ -165,7 +165,8 @@ class GaussianPrior:
         self._shape = _fast_length(height), _fast_length(width)
         self._space = _squared_frequencies(*self._shape, masks.device)
         self._times = _squared_times(n_frames).to(masks)
-        self._covariance, self._variance = covariance, _variance(covariance, n_frames, *self._shape)
+        self._covariance = covariance
+        self._variance = _variance(covariance, n_frames, *self._shape)
         self._frames_from = cosines(n_frames).mT.to(masks)
         # C itself of small videos; of larger ones it is made again for each use.
         self._spectra = self._spectrum(slice(None)) if masks.numel() <= _KEPT_PIXELS else None
@@ -195,7 +196,8 @@ class GaussianPrior:
         measured
             1 at valid pixels of the snapshot, 0 at others, where r and z are 0; (P, H, W).
         """
-        dual, frequencies = torch.zeros_like(residual), None
+        dual = torch.zeros_like(residual)
+        frequencies = None
         direction = self._precondition(residual).mul_(measured)
         energy = _product(residual, direction)
         for step in range(steps):
@@ -216,7 +218,8 @@ class GaussianPrior:
             if step + 1 < steps:
                 residual = torch.addcmul(residual, length, image, value=-1)
                 towards = self._precondition(residual).mul_(measured)
-                before, energy = energy, _product(residual, towards)
+                before = energy
+                energy = _product(residual, towards)
                 direction = torch.addcmul(towards, energy / before.clamp_min(_TINY), direction)
         assert frequencies is not None
         return Solution(dual, frequencies, self._frames_from)
@@ -228,7 +231,8 @@ class GaussianPrior:
         twice as slow.
         """
         height, width = self.masks.shape[-2:]
-        covered, coded = torch.empty_like(self.masks), torch.zeros_like(dual)
+        covered = torch.empty_like(self.masks)
+        coded = torch.zeros_like(dual)
         for chunk, masks, spectrum in self._chunks():
             image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=self._shape).mul_(spectrum)
             part = torch.fft.irfft2(image, s=self._shape, norm="forward")[..., :height, :width]
@@ -263,7 +267,8 @@ class GaussianPrior:
         )
 
     def _preconditioner(self) -> _Preconditioner:
-        shape, measured = self._shape, self._measured
+        shape = self._shape
+        measured = self._measured
         diagonal = self.noise.expand_as(measured).clone()
         for _, masks, spectrum in self._chunks(parts=4):
             diagonal += (

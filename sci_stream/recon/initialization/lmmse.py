@@ -100,7 +100,8 @@ class LmmseEstimator:
     @functools.cached_property
     def _models(self) -> tuple[GaussianPrior, GaussianPrior]:
         """Models of moving frames and of equal frames."""
-        field, covariance = self._field, FRAMES._replace(kappa2=FRAMES.kappa2 * self._fineness)
+        field = self._field
+        covariance = FRAMES._replace(kappa2=FRAMES.kappa2 * self._fineness)
         return GaussianPrior(field.frames, field, covariance), GaussianPrior(
             field.still, field, covariance
         )

@@ -49,13 +49,15 @@ def box_mean(images: Tensor, radius: int) -> Tensor:
 
 def _averaged(images: Tensor, radius: int, along: int) -> Tensor:
     """Average along rows (−2) or along columns (−1) alone, (N, H, W) → (N, H, W)."""
-    size, block = images.shape[along], _BLOCK.get(images.device.type, 64)
+    size = images.shape[along]
+    block = _BLOCK.get(images.device.type, 64)
     band = _band(size, radius, images.dtype, images.device)
     if size < 2 * block:
         return band @ images if along == -2 else images @ band.mT
     averaged = torch.empty_like(images)
     for first in range(0, size, block):
-        end, near = min(first + block, size), max(0, first - 2 * radius)
+        end = min(first + block, size)
+        near = max(0, first - 2 * radius)
         part = band[first:end, near : end + 2 * radius]
         lines = images.narrow(along, near, part.shape[1])
         averaged.narrow(along, first, end - first).copy_(

@@ -25,7 +25,8 @@ from sci_stream.delivery.rate_limit import KeyedRateLimiter
 _LOG = logging.getLogger(__name__)
 # Ten typing errors are free; after that a token of 8 random letters would take thousands of years
 # to guess.
-_GUESSES_PER_S, _GUESSES_BURST = 0.5, 10
+_GUESSES_PER_S = 0.5
+_GUESSES_BURST = 10
 # RFC 6455, section 7.4.1.
 _POLICY_VIOLATION = 1008
 # Probes of a supervisor or a cluster have no token. Their answers give a reason only to those who

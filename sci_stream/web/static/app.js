@@ -22,10 +22,11 @@ import * as keys from "./keys.js";
 import * as operator from "./operator.js";
 import { showChanges } from "./changes.js";
 import * as events from "./events.js";
-import { histograms, remember, strip } from "./charts.js";
+import { histograms, remember, setTrend, SPAN_S, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
 import { countLosses, hostNowMs, judge } from "./verdict.js";
 
+const TREND_MS = 10_000;  // an hour has a sample each 12 s
 const MAX_GAP_MS = 60_000;  // a longer one is an outage
 
 function takePicture(made) {
@@ -82,6 +83,22 @@ function takeStatus(message) {
 }
 
 const drawStrip = () => { strip((hostNowMs() ?? Date.now()) / 1000); timeline.draw(); };
+
+const spans = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("[data-span]")]);
+let span = SPAN_S;
+
+async function followTrend() {
+  const samples = span === SPAN_S ? [] : await fetchHistory(span).catch(() => []);
+  setTrend(span, samples);
+  drawStrip();
+}
+
+spans.forEach((button) => button.addEventListener("click", () => {
+  span = Number(button.dataset.span);
+  spans.forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
+  followTrend();
+}));
+setInterval(() => { if (span !== SPAN_S) followTrend(); }, TREND_MS);
 
 async function changed(connected) {
   judge();

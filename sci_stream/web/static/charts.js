@@ -1,4 +1,4 @@
-// Histograms and the chart of the last minutes, at screen resolution.
+// Histograms and the chart of minutes, an hour or a day, at screen resolution.
 
 import { el, state } from "./page.js";
 import { count, percent } from "./format.js";
@@ -6,6 +6,8 @@ import { count, percent } from "./format.js";
 export const SPAN_S = 300;
 const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/archive.py
 const history = new Map();
+const MARKS = { 300: [4, 3, 2, 1], 3600: [45, 30, 15], 86400: [18, 12, 6] };  // minutes; of a day, hours
+let trend = { span: SPAN_S, samples: [] };
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Clear a canvas at screen resolution; return its context in CSS pixels, and its size.
@@ -77,6 +79,11 @@ export function remember(samples) {
   for (const at of history.keys()) if (at < oldest) history.delete(at);
 }
 
+// Show a longer time than the last five minutes, or these again; samples are those of the longer time.
+export function setTrend(span, samples) {
+  trend = { span, samples };
+}
+
 // The seconds in which snapshots were lost.
 export const losses = () => [...history.values()].filter((sample) => sample[DROPPED] > 0).map((sample) => sample[AT]);
 
@@ -90,11 +97,13 @@ export function strip(nowS) {
   const { context, width, height } = surface(el("strip"));
   const left = 46, bottom = 16, plot = { w: width - left - 4, h: height - bottom - 6, y: 6 };
   if (plot.w < 40 || plot.h < 30) return;
-  const samples = [...history.values()].filter((s) => s[AT] > nowS - SPAN_S).sort((a, b) => a[AT] - b[AT]);
+  const { span } = trend;
+  const known = span === SPAN_S ? [...history.values()] : trend.samples;
+  const samples = known.filter((s) => s[AT] > nowS - span).sort((a, b) => a[AT] - b[AT]);
   const top = ceiling(Math.max(50, ...samples.map((s) => s[SLOWEST] ?? 0)));
-  const x = (at) => left + (1 - (nowS - at) / SPAN_S) * plot.w;
+  const x = (at) => left + (1 - (nowS - at) / span) * plot.w;
   const y = (ms) => plot.y + (1 - ms / top) * plot.h;
-  axes(context, { left, plot, top, y, height });
+  axes(context, { left, plot, top, y, height, span });
   context.fillStyle = colour("--bad");
   const most = Math.max(4, ...samples.map((s) => s[DROPPED]));
   for (const s of samples) {
@@ -106,7 +115,7 @@ export function strip(nowS) {
   line(context, samples, SLOWEST, x, y, colour("--signal"));
 }
 
-function axes(context, { left, plot, top, y, height }) {
+function axes(context, { left, plot, top, y, height, span }) {
   context.font = "11px system-ui, sans-serif";
   context.strokeStyle = colour("--line");
   context.fillStyle = colour("--dim");
@@ -119,9 +128,10 @@ function axes(context, { left, plot, top, y, height }) {
     context.fillText(ms < 1000 ? (ms ? `${ms} ms` : "0") : `${ms / 1000} s`, left - 6, at);
   }
   context.textBaseline = "alphabetic";
-  for (const minutes of [4, 3, 2, 1]) {
+  const [unit, seconds] = span > 3600 ? ["h", 3600] : ["min", 60];
+  for (const ago of MARKS[span]) {
     context.textAlign = "center";
-    context.fillText(`−${minutes} min`, left + (1 - (minutes * 60) / SPAN_S) * plot.w, height - 3);
+    context.fillText(`−${ago} ${unit}`, left + (1 - (ago * seconds) / span) * plot.w, height - 3);
   }
   context.textAlign = "right";
   context.fillText("now", left + plot.w, height - 3);
@@ -136,7 +146,7 @@ function line(context, samples, key, x, y, style) {
   let before = null;
   for (const s of samples) {
     if (s[key] === null) continue;
-    if (before !== null && s[AT] - before <= 3) context.lineTo(x(s[AT]), y(s[key]));
+    if (before !== null && s[AT] - before <= (3 * trend.span) / SPAN_S) context.lineTo(x(s[AT]), y(s[key]));
     else { context.moveTo(x(s[AT]) - 1, y(s[key])); context.lineTo(x(s[AT]), y(s[key])); }
     before = s[AT];
   }

@@ -85,7 +85,7 @@ export async function get(path, parameters = {}) {
   return response;
 }
 
-export async function fetchHistory() {
-  const response = await fetch("history");
+export async function fetchHistory(span = 300) {
+  const response = await fetch(`history?span=${span}`);
   return response.ok ? (await response.json()).history : [];
 }

@@ -13,9 +13,9 @@ import pytest
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, pattern_hash
 from sci_stream.ports import Pattern
-from sci_stream.testing.modulators import ModulatorContract
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from sci_stream_drivers.simulated.bench import Bench
+from sci_stream_testing.modulators import ModulatorContract
 
 _BENCHES = itertools.count()
 

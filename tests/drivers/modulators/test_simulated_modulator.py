@@ -13,9 +13,9 @@ from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.modulation.feedback import ADVANCE, CORRECTIONS, DELAY, FIRST_MASK, LATE, STATE
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
-from sci_stream.testing.modulators import ModulatorContract
 from sci_stream.tools.timing_check import measure_delay
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
+from sci_stream_testing.modulators import ModulatorContract
 from tests.tools.modulated import masks, modulated
 
 _BENCHES = itertools.count()

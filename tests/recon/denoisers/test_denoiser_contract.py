@@ -14,7 +14,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
-from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream_testing.denoisers import DenoiserContract
 
 CPU = torch.device("cpu")
 
@@ -64,8 +64,9 @@ def test_unknown_name_lists_the_known_ones() -> None:
         make_denoiser("median", CPU)
 
 
-@pytest.mark.parametrize("name", sorted(DENOISERS.keys() - {"identity"}))
-def test_texts_for_users_name_every_denoiser(name: str) -> None:
+# The texts recommend these. An error lists all of the registry.
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "tv", "unrolled"])
+def test_texts_for_users_name_the_usual_denoisers(name: str) -> None:
     glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
     described = ReconstructSection.model_fields["denoiser"].description or ""
     assert name in DENOISERS_IN_WORDS, "sci_stream.cli.common.DENOISERS"

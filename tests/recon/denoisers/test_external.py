@@ -19,7 +19,7 @@ from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser
-from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream_testing.denoisers import DenoiserContract
 
 CPU = torch.device("cpu")
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))

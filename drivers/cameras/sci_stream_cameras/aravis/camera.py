@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
-from sci_stream.model import FoundCamera, FoundProducer
+from sci_stream.plugins import FoundCamera, FoundProducer, unix_ns
 from sci_stream_cameras.aravis.library import STATUS, SUCCESS, Aravis, AravisError, aravis
 from sci_stream_cameras.interfaces import interfaces
 from sci_stream_drivers.fields import Rare

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import FoundCamera, FoundProducer
+from sci_stream.plugins import FoundCamera, FoundProducer, unix_ns
 from sci_stream_cameras.interfaces import interfaces
 from sci_stream_cameras.pylon.node_map import NodeMap, translated
 from sci_stream_drivers.genicam.camera import GenicamCamera

@@ -17,12 +17,22 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, InputError
-from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame, FrameIds
-from sci_stream.modulation.timing import CameraTiming, CameraTrigger
-from sci_stream.parameters import Parameter, Value
-from sci_stream.ports import AdjustableCamera, Camera, TriggeredCamera
+from sci_stream.plugins import (
+    AdjustableCamera,
+    Array,
+    BayerPhase,
+    Camera,
+    CameraCapabilities,
+    CameraFrame,
+    CameraTiming,
+    CameraTrigger,
+    FrameIds,
+    Parameter,
+    TriggeredCamera,
+    Value,
+    unix_ns,
+)
 
 _MAX_INT = 2**63 - 1
 _METHODS = ("open", "calibration", "start", "read", "exhausted", "counters", "stop", "close")

@@ -13,7 +13,7 @@ import itertools
 
 import torch
 
-from sci_stream.ports import Denoiser, MemoryReducible
+from sci_stream.plugins import Denoiser, MemoryReducible
 
 CPU = torch.device("cpu")
 _SHAPES = ((1, 16, 16), (5, 8, 24), (3, 15, 17), (2, 7, 4), (2, 1, 6), (1, 1, 1))

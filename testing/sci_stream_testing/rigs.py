@@ -3,7 +3,7 @@ machine.
 
 A pytest fixture; import it in a test module or ``conftest.py``::
 
-    from sci_stream.testing.rigs import simulated_rig
+    from sci_stream_testing.rigs import simulated_rig
 
 
     def test_my_program(simulated_rig):

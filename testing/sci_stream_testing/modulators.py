@@ -18,9 +18,14 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import InputError
-from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities, pattern_hash
-from sci_stream.ports import MaskModulator, Pattern
+from sci_stream.plugins import (
+    Array,
+    MaskModulator,
+    MaskTiming,
+    ModulatorCapabilities,
+    Pattern,
+    pattern_hash,
+)
 
 
 class ModulatorContract:

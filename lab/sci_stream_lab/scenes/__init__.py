@@ -1,0 +1,1 @@
+"""Scenes of the simulated camera that are rendered in advance, as clips."""

@@ -1,1 +1,0 @@
-"""Suites of tests that a plug-in of another package runs on itself: `cameras`, `denoisers`."""

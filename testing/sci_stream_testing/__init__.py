@@ -1,0 +1,1 @@
+"""Tests for plug-ins: suites for `cameras`, `modulators` and `denoisers`, and a simulated rig."""
