@@ -2,7 +2,7 @@
 
 The noise that a snapshot shows is nearly the same in all scenes behind right masks. It rises once
 masks, light or exposure are others than in the calibration. A sum of deviations from the usual
-figures (CUSUM) notices the step, and the estimates of the masks begin anew. Noise that they do not
+figures (CUSUM) notices the step, and the estimates of the masks begin again. Noise that they do not
 bring back to the usual one is an alarm. A scene that is suddenly another one has figures of its
 own.
 
@@ -32,7 +32,7 @@ _LEAST_SD, _SATURATED = np.array([0.03, 0.08, 0.2]), 1e-3
 # Deviations below the first are usual; sums above the second are a step; none counts more than the
 # third.
 _SLACK, _STEP, _MAX_DEVIATION = 1.5, 8.0, 6.0
-# Snapshots after a step in which the masks are measured anew, and of which the last tell whether
+# Snapshots after a step in which the masks are measured again, and of which the last tell whether
 # that was enough.
 _SETTLING, _LATEST = 6, 3
 # Noise over the usual one that is an alarm; and over that of the calibration, where texture in

@@ -37,7 +37,7 @@ _WHOLE_PX = 0.06
 # Black level in units of white, difference of the light of patterns, change of scale, and blur,
 # which a rig that warms up does not reach.
 _MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR, _MAX_BLUR_PX2 = 0.02, 0.2, 0.002, 0.2
-# Masks of another contrast cause noise, by which a scene of little texture is told from them.
+# Masks of another contrast cause noise, which a scene of little texture does not.
 _LEAST_NOISE = 1.3
 
 

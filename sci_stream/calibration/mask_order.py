@@ -41,7 +41,7 @@ _AGREED = 0.75
 _SHORTER = 0.97
 # A path is shorter than all others by this factor, or a pair does not show the first mask.
 _CLEAR = 0.9
-# A path that is so many times as long as usual, relative to the next longer one, is in doubt: 3 to
+# A path that is so many times as long as usual, relative to the next longer one, is suspect: 3 to
 # 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8). A lost snapshot
 # makes one. After so many in a row, so many solves start cold to decide.
 _DOUBT, _UNUSUAL, _COLD_STARTS = 2.5, 2, 5
