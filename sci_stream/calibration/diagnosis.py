@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
-from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -67,12 +66,7 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             "the masks explain nothing of the snapshots, so that there is no video: "
             f"{_reason_for_mismatch(health)}"
         )
-    if health.order == SHUFFLED:
-        faults["mask_order"] = (
-            "moving objects fit the masks better in another order, so that there is no video: "
-            "show the patterns in the calibrated order, or calibrate again"
-        )
-    elif health.order not in ("forward", "unknown"):
+    if health.order not in ("forward", "unknown"):
         faults["mask_order"] = (
             f"the masks are shown in {health.order} order, beginning with mask "
             f"{health.first_mask}, not in the "
@@ -119,11 +113,7 @@ def _is_whole(health: CalibrationHealth) -> bool:
 
 def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
     """Return the faults of a calibration as defects; fatal ones make a video up."""
-    fatal = set()
-    if health.match == 0:
-        fatal.add("mask_match")
-    if health.order == SHUFFLED:
-        fatal.add("mask_order")
+    fatal = {"mask_match"} if is_withheld(health) else set()
     corrected = {"mask_shift"} if health.corrected else set()
     return [
         Defect(name, text, fatal=name in fatal, corrected=name in corrected)
@@ -161,10 +151,8 @@ def changes(correction: MaskCorrection) -> list[Defect]:
 
 
 def is_withheld(health: CalibrationHealth) -> bool:
-    """Return whether a video would be made up: the masks are others, or in another order, or there
-    is no light.
-    """
-    return health.match == 0 or health.order == SHUFFLED
+    """Return whether a video would be made up: the masks are others, or there is no light."""
+    return health.match == 0
 
 
 def withhold(

@@ -10,8 +10,6 @@ apart. If the exposure began with another mask, the discontinuity is elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -21,13 +19,7 @@ from sci_stream.model import F32, F64, Array
 
 Places = npt.NDArray[np.intp]
 
-UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = (
-    "unknown",
-    "forward",
-    "reversed",
-    "rotated",
-    "shuffled",
-)
+UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
@@ -60,12 +52,6 @@ def thumbnails(video: Array) -> F32:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
     rows = video[:, :height, :width].reshape(B, -1, _CELL_PX, width).mean(2, np.float32)
     return np.asarray(rows.reshape(B, len(rows[0]), -1, _CELL_PX).mean(3), np.float32)
-
-
-def is_cycle(order: Sequence[int]) -> bool:
-    """Return whether an order runs forward or backward from any mask."""
-    steps = {(b - a) % len(order) for a, b in pairwise(order)}
-    return len(steps) == 1 and steps <= {1, len(order) - 1}
 
 
 def cyclic_orders(n_frames: int) -> Places:

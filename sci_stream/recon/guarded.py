@@ -58,8 +58,7 @@ class Guard:
     warn_shift_px
         Name a shift of the masks above this one as a defect, pixels.
     live
-        A camera does not wait: after the first snapshots, measure the masks at most once a second,
-        and never look for masks that are shuffled.
+        A camera does not wait: after the first snapshots, measure the masks at most once a second.
     """
 
     every: int = 20
@@ -135,7 +134,6 @@ class GuardedSolver:
             self.engine.device,
             every=self._guard.every,
             correct=self._guard.correct,
-            shuffled=not self._guard.live,
             paced=self._guard.live,
         )
 

@@ -81,6 +81,19 @@ def test_masks_in_place_are_not_corrected() -> None:
     assert len(assessed) == 4
 
 
+def test_fading_scene_behind_a_moving_pattern_shows_no_geometry() -> None:
+    """One half fades in and the other out: each draws the sum of the masks to another side."""
+    size, frames = 128, 8
+    pattern = np.random.default_rng(0).random((size, size + frames)) < 0.5
+    phi = np.stack([pattern[:, b : b + size] for b in range(frames)]).astype(np.float32)
+    fade = np.linspace(-1, 1, frames)[:, None, None] * np.linspace(-1, 1, size)
+    counts = (phi * (0.5 + 0.15 * fade)).sum(0).astype(np.float32)
+    calibration = Calibration(phi=phi)
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    monitor.measure(calibration.snapshot("fading", 0, counts))
+    assert monitor.correction.is_none
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # 400 reconstructions
 @pytest.mark.parametrize("scene", ["fast", "slow"])

@@ -374,31 +374,6 @@ def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     assert not (unchecked.video == unchecked.video[0]).all()
 
 
-def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
-    y, masks = filmed
-    shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
-    with pytest.raises(DataError, match="another order"):
-        solve(y, shuffled, white=1.0)
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        result = solve(y, shuffled, white=1.0, on_mismatch="snapshot")
-    assert {report.start_reason for report in result.reports} == {"mismatch"}, (
-        "those before it was seen, too"
-    )
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        stream = list(
-            sci_stream.reconstruct_stream(
-                y,
-                shuffled,
-                denoiser="tv",
-                iterations=4,
-                device="cpu",
-                white=1.0,
-                on_mismatch="snapshot",
-            )
-        )
-    assert stream[-1].report.start_reason == "mismatch"
-
-
 def test_right_masks_give_no_warning(filmed) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -436,7 +411,7 @@ def test_solve_that_diverges_raises_or_says_so(y, masks, tmp_path) -> None:
     large = dataclasses.replace(weights, kernels=tuple(1e15 * k for k in weights.kernels))
     save_ffdnet(large, tmp_path / "large.safetensors")
     options = {"denoiser": "ffdnet", "weights": tmp_path / "large.safetensors"}
-    with pytest.raises(DataError, match="snapshot 0 diverged; expected finite frames"):
+    with pytest.raises(DataError, match=r"snapshot 0 diverged to NaN.*choose another one"):
         solve(y, masks, **options)
     with pytest.warns(sci_stream.MaskMismatchWarning, match="snapshot 0 diverged"):
         result = solve(y, masks, on_mismatch="snapshot", **options)

@@ -54,11 +54,6 @@ WELL = CalibrationHealth(
             "mask_order",
             "reversed order, beginning with mask 7",
         ),
-        (
-            {"order": "shuffled", "first_mask": 7},
-            "mask_order",
-            "fit the masks better in another order",
-        ),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
