@@ -153,6 +153,13 @@ class CalibrationHealth:
     ] = "unknown"
     first_mask: Annotated[SmallCount, Reported()] = 0
     corrected: Annotated[bool, Reported()] = False
+    noise_excess: Annotated[
+        Measured,
+        float_column("noise_excess", "noise relative to the calibration's; NaN if unknown"),
+        Inspected(SPREAD, "masks", "noise {max:.2f} times the usual one"),
+        Metric("calibration_noise_excess", "Noise relative to that of the calibration."),
+        PageText("noise over usual", digits=2),
+    ] = None
     stuck_pixels: Annotated[
         SmallCount,
         Column("stuck_pixels", "i4", "pixels brighter or darker than the masks allow, left out"),

@@ -14,7 +14,7 @@ import torch
 from sci_stream.calibration.diagnosis import DARK
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
-from sci_stream.calibration.mask_order import MaskOrderDetector, thumbnails
+from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -75,10 +75,8 @@ _OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
 _LEAST_MODULATION = 0.4
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
-# the first do not count.
-_FIRST_PAIRS = 9
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
+# Masks that match nothing are assessed half of the time: nothing is shown until they match again.
 _PAUSE_S, _PAUSES = 1.0, 20
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
 # exceed read noise.
@@ -118,17 +116,17 @@ class CalibrationMonitor:
         self._every = every
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
-        self._order = MaskOrderDetector(calibration.n_frames)
+        self.order = MaskOrderDetector(calibration.n_frames)
+        """Evidence for the mask with which exposures begin."""
+        self._seen: SnapshotId | None = None
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._videos = 0
         self._until_assessment = 0
         self._assessments = 0
         self._are_others = False
         self._calm = 0
-        self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
@@ -169,7 +167,7 @@ class CalibrationMonitor:
         self._check_order(snapshot, video)
         if health is None:
             return None
-        order, first_mask = self._order.order
+        order, first_mask = self.order.order
         return replace(health, order=order, first_mask=first_mask)
 
     @property
@@ -204,14 +202,15 @@ class CalibrationMonitor:
         began_s = time.monotonic()
         resting = began_s < self._rests_until_s
         if resting or self._until_assessment > 0:
-            # The order of the masks is looked for in the two snapshots before the next assessment.
-            self._until_assessment = max(self._until_assessment - 1, 2 * resting)
+            self._until_assessment = max(self._until_assessment - 1, 0)
             return None
         health = self._assess(snapshot, left_out)
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
             ended_s = time.monotonic()
-            self._rests_until_s = ended_s + max(_PAUSE_S, _PAUSES * (ended_s - began_s))
+            took_s = ended_s - began_s
+            pause_s = took_s if health.match == 0 else max(_PAUSE_S, _PAUSES * took_s)
+            self._rests_until_s = ended_s + pause_s
         return health
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
@@ -248,11 +247,8 @@ class CalibrationMonitor:
         self._until_assessment = (
             self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
         ) - 1
-        learning = (
-            followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
-        )
         match = None if fit is None else 0.0 if self._are_others else fit.match
-        if learning or match == 0.0:
+        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
@@ -414,7 +410,8 @@ class CalibrationMonitor:
     def _forget(self) -> None:
         """Begin again with the next snapshot, as if it were the first."""
         self._displacement = None
-        self._correct_masks(NO_CORRECTION)
+        if self._fitter is not None:
+            self._correct_masks(NO_CORRECTION)
         if self.errors is not None:
             self.errors.forget()
 
@@ -461,15 +458,23 @@ class CalibrationMonitor:
         self._fitter.correct(correction)
 
     def _check_order(self, snapshot: Snapshot, video: Array) -> None:
-        """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
-        self._videos += 1
-        if self._videos > _FIRST_PAIRS and self._until_assessment > 1:
-            self._previous = None
-            return
-        small = thumbnails(video)
-        if self._previous is not None and _continues(snapshot, self._previous[0]):
-            self._order.add(self._previous[1], small)
-        self._previous = (snapshot.id, small)
+        """Compare a video with the one before it; look at the masks once their order changes."""
+        before = self.order.order
+        self.order.see(video, continues=_continues(snapshot, self._seen))
+        self._seen = snapshot.id
+        if self.order.order not in (before, (UNKNOWN, 0)):
+            self.look_now()
+
+    def begin_anew(self) -> None:
+        """Forget all snapshots before a change, and measure the masks as at the start of a run."""
+        self._forget()
+        self._calm = self._assessments = 0
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Assess the next snapshot, whenever the last one was assessed."""
+        self._until_assessment = 0
+        self._rests_until_s = -math.inf
 
     def _below_black(self, counts: Array) -> float:
         """Return the fraction of pixels darker than the dark frame by more than the noise."""
