@@ -51,12 +51,12 @@ class CalibrationHealth:
 
     ``match`` is None on small sensors, ``gain`` without chunk data or without values in the
     calibration, ``error_log_odds`` (natural logarithm) where errors of single masks are not
-    estimated. ``order`` of the masks is ``"forward"``, ``"reversed"``, ``"rotated"``,
-    ``"shuffled"``, or ``"unknown"`` while nothing moves; ``first_mask`` the index of the calibrated
-    mask that is shown first. ``corrected`` says whether snapshots are reconstructed with corrected
-    masks. ``defects`` of the snapshots (`sci_stream.calibration.evidence`) are a line each, ``name:
-    text``. A change of the scene and a change of the gain cannot be distinguished by
-    ``brightness``.
+    estimated. ``order`` of the masks is ``"forward"``, ``"reversed"``, ``"rotated"``, or
+    ``"unknown"`` while nothing moves; ``first_mask`` the index of the calibrated mask that is shown
+    first. Earlier versions also recorded ``"shuffled"``. ``corrected`` says whether snapshots are
+    reconstructed with corrected masks. ``defects`` of the snapshots
+    (`sci_stream.calibration.evidence`) are a line each, ``name: text``. A change of the scene and a
+    change of the gain cannot be distinguished by ``brightness``.
     """
 
     shift_x_px: Annotated[
@@ -153,6 +153,13 @@ class CalibrationHealth:
     ] = "unknown"
     first_mask: Annotated[SmallCount, Reported()] = 0
     corrected: Annotated[bool, Reported()] = False
+    noise_excess: Annotated[
+        Measured,
+        float_column("noise_excess", "noise relative to the calibration's; NaN if unknown"),
+        Inspected(SPREAD, "masks", "noise {max:.2f} times the usual one"),
+        Metric("calibration_noise_excess", "Noise relative to that of the calibration."),
+        PageText("noise over usual", digits=2),
+    ] = None
     stuck_pixels: Annotated[
         SmallCount,
         Column("stuck_pixels", "i4", "pixels brighter or darker than the masks allow, left out"),
@@ -163,6 +170,11 @@ class CalibrationHealth:
         PageText("stuck pixels", digits=0),
     ] = 0
     defects: Annotated[str, prose(1024), Reported()] = ""
+
+    @property
+    def defect_names(self) -> list[str]:
+        """Names of the defects."""
+        return [line.split(": ")[0] for line in self.defects.splitlines()]
 
     @property
     def shift_px(self) -> float | None:

@@ -37,7 +37,7 @@ class DataWarning(UserWarning):
 
 
 class MaskMismatchWarning(DataWarning):
-    """The masks do not belong to the measurement, or are in another order: no video is made up."""
+    """The masks do not belong to the measurement: no video is made up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +222,9 @@ def reconstruct(
         the snapshots show (`Reconstructed.correction`). False to solve with the masks as they are,
         as for scenes of white noise.
     on_mismatch
-        If the masks explain nothing of y or are in another order, and if a solve diverges:
-        ``"raise"``, or ``"snapshot"`` to return the snapshot itself as every frame, with a
-        `MaskMismatchWarning`, as a rig shows it.
+        If the masks explain nothing of y, the truth needs them in another order, or a solve
+        diverges: ``"raise"``, or ``"snapshot"`` to return the snapshot itself as every frame, with
+        a `MaskMismatchWarning`, as a rig shows it.
     progress
         Called after each iteration with the number of iterations done and the total.
 

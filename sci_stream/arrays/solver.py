@@ -165,7 +165,7 @@ class ArraySolver:
         assert self._solver is not None
         for seq in seqs[:LEARNING_SNAPSHOTS]:
             self._solver.measure(self.snapshot(seq, real_array(y[seq], f"snapshot {seq}")))
-        self._require_masks()
+        self._require_video()
 
     def start(self, y: Array, truth: Array | None) -> None:
         """Pair the masks with the first snapshots, (N, H, W), find their scale, make the engine."""
@@ -215,32 +215,25 @@ class ArraySolver:
         snapshot = self.snapshot(seq, y, truth)
         watch = None if count is None else (lambda _video: count())
         video, report, _ = self._solver.solve(snapshot, watch=watch)
-        self._require_masks()
         if report.start_reason == "diverged":
-            self._diverged(seq)
+            text = (
+                f"the solve of snapshot {seq} diverged to NaN or infinity with the denoiser "
+                f"{self.denoiser.name}: check the scale of y and the masks, or choose another one"
+            )
+            self._found["diverged"] = Defect("diverged", text, fatal=True)
+        self._require_video()
         return video.astype(np.float32, copy=False), report
 
-    def _require_masks(self) -> None:
+    def _require_video(self) -> None:
         if self._options.on_mismatch == "snapshot":
             return
         for defect in self.defects:
-            if defect.fatal:
-                raise DataError(
-                    f"{defect.text[:1].upper()}{defect.text[1:]}",
-                    hint='on_mismatch="snapshot" returns the snapshot in place of a video, '
-                    "check_masks=False solves it all the same.",
-                )
-
-    def _diverged(self, seq: int) -> None:
-        text = f"the solve of snapshot {seq} diverged: its frames show the snapshot"
-        self._found["diverged"] = Defect("diverged", text, fatal=True)
-        if self._options.on_mismatch == "raise":
-            raise DataError(
-                f"The solve of snapshot {seq} diverged",
-                expected="finite frames",
-                got=f"NaN or infinity from {self.solver.name}",
-                hint="Check the scale of y and the masks, or choose another solver.",
-            )
+            if not defect.fatal:
+                continue
+            hint = 'on_mismatch="snapshot" returns the snapshot in place of a video'
+            if defect.name != "diverged":
+                hint += ", check_masks=False solves it all the same"
+            raise DataError(f"{defect.text[:1].upper()}{defect.text[1:]}", hint=f"{hint}.")
 
     def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
         """Return arrays as the engine takes them."""

@@ -5,15 +5,16 @@ false.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
-from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.reports import CalibrationHealth, SolveReport
 
 WITHHELD = "mismatch"
@@ -27,6 +28,16 @@ _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
+CAUSES = ("mask_orientation", "mask_sign", "scale", "mask_shift")
+"""Defects that cause others: one cause has one name."""
+
+# Displacement, off whole pixels, of a region of interest that was moved.
+_WHOLE_PX = 0.06
+# Black level in units of white, difference of the light of patterns, change of scale, and blur,
+# which a rig that warms up does not reach.
+_MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR, _MAX_BLUR_PX2 = 0.02, 0.2, 0.002, 0.2
+# Masks of another contrast cause noise, which a scene of little texture does not.
+_LEAST_NOISE = 1.3
 
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
@@ -34,8 +45,12 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     faults = dict[str, str](
         line.split(": ", 1) for line in health.defects.splitlines() if ": " in line
     )
+    if (cause := next((name for name in CAUSES if name in faults), None)) is not None:
+        return {cause: faults[cause]}
     shift = health.shift_px
-    if shift is not None and shift > warn_shift_px:
+    if shift is not None and shift > warn_shift_px and _is_whole(health):
+        faults["mask_shift"] = moved_roi(health.shift_x_px or 0.0, health.shift_y_px or 0.0)
+    elif shift is not None and shift > warn_shift_px:
         what = (
             "they are shifted in reconstruction"
             if health.corrected
@@ -51,12 +66,7 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             "the masks explain nothing of the snapshots, so that there is no video: "
             f"{_reason_for_mismatch(health)}"
         )
-    if health.order == SHUFFLED:
-        faults["mask_order"] = (
-            "moving objects fit the masks better in another order, so that there is no video: "
-            "show the patterns in the calibrated order, or calibrate again"
-        )
-    elif health.order not in ("forward", "unknown"):
+    if health.order not in ("forward", "unknown"):
         faults["mask_order"] = (
             f"the masks are shown in {health.order} order, beginning with mask "
             f"{health.first_mask}, not in the "
@@ -64,7 +74,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     # A gamma or a black level changes the contrast, too: one cause has one name.
     explained = OF_RIGHT_MASKS & faults.keys()
-    contrast = 1.0 if health.contrast is None or explained else health.contrast
+    quiet = health.noise_excess is not None and health.noise_excess < _LEAST_NOISE
+    contrast = 1.0 if health.contrast is None or explained or quiet else health.contrast
     if not _CONTRAST[0] <= contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
             f"the masks modulate {contrast:.2f} times as much as calibrated: stray light, "
@@ -84,13 +95,25 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     return faults
 
 
+def moved_roi(x_px: float, y_px: float) -> str:
+    """Return that the sensor reads another region, displaced by whole pixels."""
+    return (
+        f"picture and masks are displaced by whole pixels, ({x_px:+.0f}, {y_px:+.0f}) in (x, y): "
+        "the camera's region of interest was moved, or all masks were; set OffsetX and OffsetY "
+        "back, or calibrate again"
+    )
+
+
+def _is_whole(health: CalibrationHealth) -> bool:
+    """Return whether the masks are displaced by whole pixels, which optics hardly do."""
+    shift_px = np.array([health.shift_x_px, health.shift_y_px], np.float64)
+    whole = np.rint(shift_px)
+    return bool(whole.any()) and float(np.abs(shift_px - whole).max()) < _WHOLE_PX
+
+
 def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
     """Return the faults of a calibration as defects; fatal ones make a video up."""
-    fatal = set()
-    if health.match == 0:
-        fatal.add("mask_match")
-    if health.order == SHUFFLED:
-        fatal.add("mask_order")
+    fatal = {"mask_match"} if is_withheld(health) else set()
     corrected = {"mask_shift"} if health.corrected else set()
     return [
         Defect(name, text, fatal=name in fatal, corrected=name in corrected)
@@ -98,11 +121,38 @@ def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
     ]
 
 
+def changes(correction: MaskCorrection) -> list[Defect]:
+    """Return what has changed since the calibration, where it is more than a rig's usual drift."""
+    defects = []
+    if abs(correction.black) > _MAX_BLACK:
+        text = (
+            f"light that no mask codes adds {correction.black:+.2f} of white to each snapshot: it "
+            "is subtracted; look for stray light, or another black level"
+        )
+        defects.append(Defect("stray_light", text, corrected=True))
+    gains = [1 + mask.gain for mask in correction.masks]
+    if gains and max(gains) - min(gains) > _MAX_UNEVEN:
+        text = (
+            f"the patterns have {min(gains):.2f} to {max(gains):.2f} times the light of the "
+            "calibration: the exposure is not as long as the cycle, a pattern is shown twice, or "
+            "the lamp flickers"
+        )
+        defects.append(Defect("uneven_exposure", text, corrected=True))
+    if max(map(abs, correction.displacement.linear)) > _MAX_LINEAR:
+        text = f"{correction.displacement.words} since the calibration: corrected"
+        defects.append(Defect("mask_geometry", text, corrected=True))
+    if (blur_px2 := correction.displacement.blur_px2) > _MAX_BLUR_PX2:
+        text = (
+            f"the masks are {math.sqrt(blur_px2):.1f} px more blurred than calibrated, which is "
+            "corrected in part: focus the relay, or calibrate again"
+        )
+        defects.append(Defect("mask_blur", text, corrected=True))
+    return defects
+
+
 def is_withheld(health: CalibrationHealth) -> bool:
-    """Return whether a video would be made up: the masks are others, or in another order, or there
-    is no light.
-    """
-    return health.match == 0 or health.order == SHUFFLED
+    """Return whether a video would be made up: the masks are others, or there is no light."""
+    return health.match == 0
 
 
 def withhold(

@@ -64,6 +64,8 @@ _BETTER, _MAX_MISFIT = 0.97, 0.1
 # Brightness, 99.5th percentile, 1 for white, above which no scene is; and below which 8 bits of a
 # deeper sensor are suspected.
 _BRIGHTEST, _DIM = 1.5, 0.1
+# Brightness of a dark snapshot, whatever its bits.
+_NO_LIGHT = 0.01
 # Brightness of a usual scene, by which the nearest power of two is named.
 _USUAL = 0.8
 # Pixels along each side by which shares are measured: enough, and quick.
@@ -83,6 +85,8 @@ _SPARSE = 0.2
 _RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
+# Lines that are as wide as this minus one are seen, and vary by less than this share of the masks.
+_LINES, _MODULATED = 4, 0.5
 _OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
 # Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in
 # displaced blocks.
@@ -169,7 +173,7 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
         factor = 2.0 ** round(math.log2(level / _USUAL))
         if bits is not None and not np.mod(counts, justified := 2.0 ** (16 - bits)).any():
             factor = justified
-    elif bits is not None and bits > 8 and counts.max() < 256 and level < _DIM:
+    elif bits is not None and bits > 8 and counts.max() < 256 and _NO_LIGHT < abs(level) < _DIM:
         factor = 2.0 ** (8 - bits)
     else:
         return None
@@ -414,12 +418,21 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     stuck = singles
     for axis in (0, 1):
         line = np.minimum(level, 2 * top).mean(axis, keepdims=True)
-        padded = np.pad(line.ravel(), 1, mode="edge")
-        darker, brighter = np.sort([padded[:-2], padded[2:]], 0).reshape(2, *line.shape)
+        padded = np.pad(line.ravel(), _LINES, mode="edge")
+        beside = [padded[: -2 * _LINES], padded[2 * _LINES :]]
+        darker, brighter = np.sort(beside, 0).reshape(2, *line.shape)
         dead = (line < _DEAD_LINE * darker) & (darker > _LIT_LINE * level.mean())
         hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
+        # The masks modulate a bright line of the scene.
+        hot &= _variation(y, axis) < _MODULATED * _variation(light, axis)
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
+
+
+def _variation(image: F64, axis: int) -> F64:
+    """Return the standard deviation along lines over their mean."""
+    mean = np.maximum(np.abs(image.mean(axis, keepdims=True)), 1e-300)
+    return np.asarray(image.std(axis, keepdims=True) / mean)
 
 
 def _range_around(level: F64, rows: Places, columns: Places) -> tuple[F64, F64]:

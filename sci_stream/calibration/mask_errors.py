@@ -109,7 +109,8 @@ class MaskErrorEstimator:
         for first in range(0, 4 * B, B):
             each[first : first + B, first : first + B] = sd[first] * alike
         ends = np.zeros((len(sd), B))
-        ends[gains] = np.eye(B)
+        if B > 2:  # both ends of two frames are the brightness of the scene
+            ends[gains] = np.eye(B)
         # Roots of the covariance of each kind of error, of which each counts by a factor.
         self._roots = (
             each[:, : 3 * B],
@@ -148,6 +149,11 @@ class MaskErrorEstimator:
         self._information, self._score = self._mean_with(snapshot)
         self.snapshots += 1
         self.theta, self.log_odds = self._estimate(self._information, self._score)
+
+    @property
+    def shows_trend(self) -> bool:
+        """Whether enough consecutive snapshots tell gains that rise from a scene that fades."""
+        return len(self._trends) >= _LEAST_PAIRS
 
     def with_snapshot(self, snapshot: MaskInformation) -> F64:
         """Return θ as it would be with one more snapshot."""
@@ -224,7 +230,7 @@ class MaskErrorEstimator:
             information - np.outer(seen, seen) / certain,
             score - seen * float(along @ score) / certain,
         )
-        if len(self._trends) < _LEAST_PAIRS:
+        if not self.shows_trend:
             return information, score
         trends, errors = np.transpose(self._trends)
         trend = float(np.median(trends))

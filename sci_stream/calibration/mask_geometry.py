@@ -50,29 +50,25 @@ class MaskGeometry:
     def __init__(self, light: F32, bayer: BayerPhase | None) -> None:
         self._light = torch.from_numpy(np.asarray(light, np.float32))
         self._bayer = bayer
-        self.linear: Linear = RIGID
-        """The present estimate."""
 
-    def update(self, y: F32, valid: Flags) -> bool:
-        """Measure again with a snapshot, (H, W); return whether `linear` has changed."""
+    def measure(self, y: F32, valid: Flags, known: Linear = RIGID) -> Linear:
+        """Return the geometry that a snapshot, (H, W), shows; ``known`` if it shows no other."""
         pattern = self._modulation(y.astype(np.float64), valid)
-        first = self._field(pattern, self.linear)
+        first = self._field(pattern, known)
         if first is None or first.corner_px < _LEAST_PX:
-            return False
-        field, linear = first, self.linear
+            return known
+        field, linear = first, known
         for _ in range(_MAX_ROUNDS):
             linear = _sum(linear, field.linear)
             again = self._field(pattern, linear)
             if again is None:
-                return False
+                return known
             field = again
             if field.corner_px < _SETTLED_PX:
                 break
         # An estimate that does not settle, or lowers the peaks, is none of the masks.
-        if field.corner_px > _LEAST_PX or field.peak <= first.peak:
-            return False
-        self.linear = linear
-        return True
+        settled = field.corner_px <= _LEAST_PX and field.peak > first.peak
+        return linear if settled else known
 
     def _field(self, pattern: F64, linear: Linear) -> _Field | None:
         """Return the displacements that remain with masks warped so; None if they do not show."""

@@ -10,20 +10,16 @@ apart. If the exposure began with another mask, the discontinuity is elsewhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import pairwise
+from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from sci_stream.model import F32, F64, Array
 
-UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = (
-    "unknown",
-    "forward",
-    "reversed",
-    "rotated",
-    "shuffled",
-)
+Places = npt.NDArray[np.intp]
+
+UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
@@ -35,6 +31,12 @@ _AGREED = 0.75
 # The path of an order must be this much shorter than its alternative (reversed for forward, forward
 # for all others).
 _SHORTER = 0.97
+# A path is shorter than all others by this factor, or a pair does not show the first mask.
+_CLEAR = 0.9
+# A path that is so many times as long as usual, relative to the next longer one, is suspect: 3 to
+# 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8). A lost snapshot
+# makes one. After so many in a row, so many solves start cold to decide.
+_DOUBT, _UNUSUAL, _COLD_STARTS = 2.5, 2, 5
 # Least RMS change between distant frames, relative to the mean brightness: below it, noise decides
 # the order.
 _MOTION = 0.003
@@ -48,46 +50,105 @@ def thumbnails(video: Array) -> F32:
     height, width = H // _CELL_PX * _CELL_PX, W // _CELL_PX * _CELL_PX
     if not height or not width:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
-    cells = np.asarray(video[:, :height, :width], np.float32).reshape(
-        B, H // _CELL_PX, _CELL_PX, W // _CELL_PX, -1
-    )
-    return np.asarray(cells.mean((2, 4)), np.float32)
+    rows = video[:, :height, :width].reshape(B, -1, _CELL_PX, width).mean(2, np.float32)
+    return np.asarray(rows.reshape(B, len(rows[0]), -1, _CELL_PX).mean(3), np.float32)
 
 
-def is_cycle(order: Sequence[int]) -> bool:
-    """Return whether an order runs forward or backward from any mask."""
-    steps = {(b - a) % len(order) for a, b in pairwise(order)}
-    return len(steps) == 1 and steps <= {1, len(order) - 1}
+def cyclic_orders(n_frames: int) -> Places:
+    """Return the orders that run forward, (B, B): the k-th begins with mask k."""
+    steps = np.arange(n_frames)
+    return np.asarray((steps[:, np.newaxis] + steps) % n_frames)
+
+
+def path_lengths(before: F32 | None, after: F32, orders: Places) -> F64 | None:
+    """Return the length of the path through the frames of consecutive snapshots, as `thumbnails`,
+    for each order, relative to their mean; None for a scene that is static.
+
+    Without ``before``, the path through one snapshot, which is less certain.
+    """
+    inside = _distances(after, after)
+    steps = inside[orders[:, :-1], orders[:, 1:]].sum(1)
+    furthest = inside
+    if before is not None:
+        earlier = _distances(before, before)
+        furthest = _distances(before, after)
+        steps = (steps + earlier[orders[:, :-1], orders[:, 1:]].sum(1)) / 2
+        steps = steps + furthest[orders[:, -1], orders[:, 0]]
+    brightness = float(np.mean(after)) ** 2 + 1e-12
+    if furthest.max() < _MOTION**2 * brightness or not np.isfinite(furthest).all():
+        return None
+    return np.asarray(steps / (steps.mean() + 1e-12))
 
 
 class MaskOrderDetector:
     """Determine the mask order from the latest pairs of consecutive snapshots.
 
     Every order that begins with mask k and runs forward or backward is a path through the 2B frames
-    of a pair; the true order is the shortest path, in squared distance.
+    of a pair; the true order is the shortest path, in squared distance. A solve that starts from
+    the video before it keeps that video's order, right or wrong. A path that is suddenly longer
+    than usual is a reason to start the next solves cold, and to forget the earlier pairs.
     """
 
     def __init__(self, n_frames: int) -> None:
-        steps = np.arange(n_frames)
-        self._orders = np.stack(
-            [(start + sign * steps) % n_frames for sign in (1, -1) for start in range(n_frames)]
-        )
+        forward = cyclic_orders(n_frames)
+        self._orders = np.concatenate([forward, np.roll(forward[:, ::-1], -1, 0)])
+        self._n_frames = n_frames
+        self.latest: F32 | None = None
+        """The last video, as `thumbnails`."""
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
+        self._usual = deque[float](maxlen=_PAIRS_KEPT)
+        self._cold_starts = self._unusual = 0
+        self.first_mask: int | None = None
+        """First mask of the last exposure, by the last pair alone; None if that does not show
+        it."""
 
-    def add(self, before: F32, after: F32) -> None:
-        """Add a pair of consecutive snapshots, as `thumbnails`, unless the scene is static."""
-        inside = _distances(before, before) + _distances(after, after)
-        across = _distances(before, after)
-        brightness = float(np.mean(before)) ** 2 + 1e-12
-        if across.max() < _MOTION**2 * brightness or not np.isfinite(across).all():
+    def forget(self) -> None:
+        """Forget earlier snapshots: the modulator was changed."""
+        self.latest = None
+        self._lengths.clear()
+        self._usual.clear()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the next solve has to start cold to show the order."""
+        return self._cold_starts > 0
+
+    def see(self, video: Array, *, continues: bool) -> None:
+        """Add the video of a snapshot, (B, H, W), which directly ``continues`` the one before or
+        not.
+        """
+        before, self.latest = self.latest, thumbnails(video)
+        self.add(before if continues else None, self.latest)
+
+    def add(self, before: F32 | None, after: F32) -> None:
+        """Add a pair of consecutive snapshots, or one alone, as `thumbnails`, unless the scene is
+        static.
+        """
+        self.first_mask = None
+        lengths = path_lengths(before, after, self._orders)
+        if lengths is None or self._n_frames < 2:
             return
-        lengths = np.array(
-            [
-                inside[order[:-1], order[1:]].sum() / 2 + across[order[-1], order[0]]
-                for order in self._orders
-            ]
-        )
-        self._lengths.append(lengths / (lengths.mean() + 1e-12))
+        forward = lengths[: self._n_frames]
+        best, second = np.partition(forward, 1)[:2]
+        length = float(best / second)
+        self.first_mask = int(forward.argmin()) if length < _CLEAR else None
+        self._cold_starts = max(0, self._cold_starts - 1)
+        if before is None:
+            return
+        if self.first_mask == 0 and self._cold_starts < _COLD_STARTS - 1:
+            self._cold_starts = 0  # both solves of the pair began cold, and the order is right
+        known = len(self._usual) >= _PAIRS_NEEDED
+        if known and not self._cold_starts and length > _DOUBT * median(self._usual):
+            self.first_mask = None if self.first_mask == 0 else self.first_mask
+            self._unusual += 1
+            if self._unusual < _UNUSUAL:
+                return
+            self._cold_starts = _COLD_STARTS
+            self._usual.clear()
+            self._lengths.clear()
+        self._unusual = 0
+        self._lengths.append(lengths)
+        self._usual.append(length)
 
     @property
     def order(self) -> tuple[str, int]:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -126,6 +125,8 @@ class MaskFit:
     gain
         By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the
         ratio of variances.
+    misfit
+        Mean logarithm of the variance that these masks leave unexplained.
     """
 
     displacement: Displacement
@@ -134,6 +135,7 @@ class MaskFit:
     contrast: float
     contrast_sd: float = 0.0
     gain: float = 0.0
+    misfit: float = 0.0
 
 
 class _Pixels(NamedTuple):
@@ -342,6 +344,7 @@ class MaskFitter:
             contrast=1.0 / max(1.0 + stray, 0.1),
             contrast_sd=math.sqrt(max(0.0, float(covariance[-1, -1]))) / max(1.0 + stray, 0.1) ** 2,
             gain=rest.misfit - scene_fit.misfit,
+            misfit=scene_fit.misfit,
         )
 
     def gain_elsewhere(self, y: F32, valid: Flags, start: Displacement) -> float:
@@ -373,31 +376,6 @@ class MaskFitter:
         pixels = self._take(y, valid)
         return self._match(self._fit_scene(self._displaced(self._phi, at), pixels), at, pixels)
 
-    def order_gain(self, y: F32, valid: Flags, at: Displacement, order: Sequence[int]) -> float:
-        """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain`
-        does.
-
-        Gains are free in either order: wrong ones look like motion that another order explains.
-        """
-        pixels, masks = self._take(y, valid), self._displaced(self._phi, at)
-        given, other = (
-            self._misfit_of_any_gains(some, pixels) for some in (masks, masks[:, list(order)])
-        )
-        return given - other
-
-    def _misfit_of_any_gains(self, masks: Tensor, pixels: _Pixels) -> float:
-        """Return the misfit of blocks of masks, (N, B, p), of any gains."""
-        scene_fit = self._fit_scene(masks, pixels)
-        changes = scene_fit.without_scene((masks * self._video(scene_fit, pixels.valid)).mT)
-        weight = 1 / (scene_fit.variance + scene_fit.floor)
-        normal = torch.einsum("n,npi,npj->ij", weight, changes, changes)
-        normal.diagonal().add_(1.0)  # a prior of width 1, as of a step
-        gains = torch.linalg.solve(
-            normal, torch.einsum("n,npi,np->i", weight, changes, scene_fit.residual)
-        )
-        variance = _variance(scene_fit.residual - changes @ gains, pixels)
-        return dataclasses.replace(scene_fit, variance=variance).misfit
-
     def search(self, y: F32, valid: Flags) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y
         best.
@@ -419,24 +397,6 @@ class MaskFitter:
             range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px)))
         )
         return candidates[best]
-
-    def blocks(
-        self, y: F32, valid: Flags, at: Displacement, most: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions
-        of a plane, (3, p).
-
-        Parameters
-        ----------
-        y, valid
-            As for `fit`.
-        at
-            Displacement of the masks.
-        """
-        pixels = self._take(y, valid)
-        some = slice(None, None, -(-len(pixels.y) // most))
-        masks = self._displaced(self._phi, at)[some] * pixels.valid[some].unsqueeze(1)
-        return pixels.y[some], masks, self._space
 
     def information(self, y: F32, valid: Flags, at: MaskCorrection) -> MaskInformation:
         """Return the information of a snapshot on the errors of each mask and the black level.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,15 +14,8 @@ import torch
 from sci_stream.calibration.diagnosis import DARK
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
-from sci_stream.calibration.mask_order import (
-    SHUFFLED,
-    UNKNOWN,
-    MaskOrderDetector,
-    is_cycle,
-    thumbnails,
-)
+from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
-from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
@@ -36,12 +28,12 @@ from sci_stream.reports import CalibrationHealth
 # Right masks have at most 0.004, masks that are off by 0.1 px at least 0.13 (seven scenes behind
 # four kinds of masks, 64 to 256 px).
 _LEAST_GAIN = 0.02
+# Gains that rise linearly look like a scene that fades, of which halves say nothing: they gain less
+# than this (0.005 for 5 %). Consecutive snapshots tell them apart. Other gains of 5 % gain 0.06 and
+# more, those that right masks seem to have at most 0.012 (8 clips, 64 and 128 px).
+_NO_GAIN = 0.006
 # Share of the least gain that suffices to go on correcting: hysteresis.
 _STOP_CORRECTING = 0.5
-# Least mean gain of errors of single masks in the half that they are not fitted to. Right masks
-# lost 0.009 and more where scenes of 24 frames looked like gains of 10 % (five clips, 128 px).
-# Gains that rise linearly gain nothing in one snapshot, in which the scene may fade.
-_LEAST_GAIN_OF_MASKS = -0.002
 # Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
 # blocks of a scene, and 1.06 ± 0.03 in 25.
 _MAX_SD_CONTRAST = 0.05
@@ -83,15 +75,8 @@ _OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
 _LEAST_MODULATION = 0.4
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px
-# look shuffled, 0.015 to 0.3 where they are (22 series, `bench reality`).
-_LEAST_ORDER_GAIN = 0.01
-# Blocks in which another order of the masks is looked for.
-_ORDER_BLOCKS = 128
-# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among
-# the first do not count.
-_FIRST_PAIRS = 9
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
+# Masks that match nothing are assessed half of the time: nothing is shown until they match again.
 _PAUSE_S, _PAUSES = 1.0, 20
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
 # exceed read noise.
@@ -109,9 +94,6 @@ class CalibrationMonitor:
         Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
         Propose corrected masks, see `correction`.
-    shuffled
-        Look for masks that are given in another order than they were shown in, see
-        `ShuffleDetector`.
     paced
         After the first ten assessments, make one a second at most, in a twentieth of the time: a
         live run must not wait for them. Results then depend on the clock.
@@ -124,7 +106,6 @@ class CalibrationMonitor:
         *,
         every: int,
         correct: bool = False,
-        shuffled: bool = False,
         paced: bool = False,
     ) -> None:
         self._calibration = calibration
@@ -135,22 +116,17 @@ class CalibrationMonitor:
         self._every = every
         with torch.cuda.stream(self._stream):
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
-        self._order = MaskOrderDetector(calibration.n_frames)
-        self.shuffle = (
-            ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
-        )
-        """Evidence for another order of the masks; None if it is not looked for."""
+        self.order = MaskOrderDetector(calibration.n_frames)
+        """Evidence for the mask with which exposures begin."""
+        self._seen: SnapshotId | None = None
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._order_gains = deque[float](maxlen=LEARNING_SNAPSHOTS)
-        self._videos = 0
         self._until_assessment = 0
         self._assessments = 0
         self._are_others = False
         self._calm = 0
-        self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
@@ -167,15 +143,16 @@ class CalibrationMonitor:
         """Errors of single masks; None if they are not estimated."""
         self._own = NO_CORRECTION
         self._geometry = MaskGeometry(self._light, calibration.bayer) if correct else None
+        self._linear: Linear = RIGID
 
     @property
     def correction(self) -> MaskCorrection:
         """Proposed correction of the masks; changed by `measure` alone, and only if `correct` is
         set.
         """
-        if self._geometry is None or self._geometry.linear == RIGID:
+        if self._linear == RIGID:
             return self._own
-        displacement = replace(self._own.displacement, linear=self._geometry.linear)
+        displacement = replace(self._own.displacement, linear=self._linear)
         return replace(self._own, displacement=displacement).rounded()
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
@@ -190,9 +167,7 @@ class CalibrationMonitor:
         self._check_order(snapshot, video)
         if health is None:
             return None
-        order, first_mask = self._order_found()
-        if order == SHUFFLED:
-            self._until_assessment = 0
+        order, first_mask = self.order.order
         return replace(health, order=order, first_mask=first_mask)
 
     @property
@@ -227,14 +202,15 @@ class CalibrationMonitor:
         began_s = time.monotonic()
         resting = began_s < self._rests_until_s
         if resting or self._until_assessment > 0:
-            # The order of the masks is looked for in the two snapshots before the next assessment.
-            self._until_assessment = max(self._until_assessment - 1, 2 * resting)
+            self._until_assessment = max(self._until_assessment - 1, 0)
             return None
         health = self._assess(snapshot, left_out)
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
             ended_s = time.monotonic()
-            self._rests_until_s = ended_s + max(_PAUSE_S, _PAUSES * (ended_s - began_s))
+            took_s = ended_s - began_s
+            pause_s = took_s if health.match == 0 else max(_PAUSE_S, _PAUSES * took_s)
+            self._rests_until_s = ended_s + pause_s
         return health
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
@@ -248,8 +224,10 @@ class CalibrationMonitor:
             valid[:] = False  # the same everywhere behind any masks: saturated
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
-        if self._geometry is not None and self._geometry.update(y, valid):
-            self._turn(self._geometry.linear)
+        if self._geometry is not None:
+            linear = self._geometry.measure(y, valid, self._linear)
+            if linear != self._linear:
+                self._turn(linear, y, valid)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
         if fit is not None and brightness is not None and brightness >= DARK:
@@ -264,22 +242,13 @@ class CalibrationMonitor:
             self._follow(fit)
             if self._correct:
                 self._update_correction(y, valid, fit, snapshot)
-            if self.shuffle is not None and self._displacement is not None:
-                self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
-                if (better := self.shuffle.order) is not None:
-                    self._order_gains.append(
-                        self._fitter.order_gain(y, valid, self._displacement, better)
-                    )
         followed, errors = self._displacement if trusted else None, self.errors
         shift = (None, None) if followed is None else followed.shift_px
         self._until_assessment = (
             self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
         ) - 1
-        learning = (
-            followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
-        )
         match = None if fit is None else 0.0 if self._are_others else fit.match
-        if learning or match == 0.0:
+        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
@@ -294,13 +263,23 @@ class CalibrationMonitor:
             error_log_odds=None if errors is None else errors.log_odds,
         )
 
-    def _turn(self, linear: Linear) -> None:
-        """Take the masks after this rotation, magnification and shear from now on."""
+    def _turn(self, linear: Linear, y: F32, valid: Flags) -> None:
+        """Take the masks after this rotation, magnification and shear if blocks show it, too.
+
+        Tiles behind a pattern that moves are displaced where the scene fades. In blocks, the scene
+        may fade.
+        """
         assert self._fitter is not None
         phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
-        turned = replace(self._calibration, phi=phi.numpy())
-        self._fitter = MaskFitter(turned, self._fitter.device)
-        self._forget()
+        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.device)
+        turned.correct(self._own)
+        before, after = (
+            one.fit(y, valid, one.search(y, valid)).misfit for one in (self._fitter, turned)
+        )
+        if before - after >= _LEAST_GAIN:
+            self._fitter = turned
+            self._linear = linear
+            self._forget()
 
     def _judge(self, match: float, modulation: float) -> None:
         """Decide whether the masks are others than the calibrated ones.
@@ -359,10 +338,10 @@ class CalibrationMonitor:
     def _evident(self, y: F32, valid: Flags, fit: MaskFit) -> MaskFit:
         """Return a fit, with masks at rest if only the pixels of the fit show a displacement."""
         assert self._fitter is not None
-        displaced = self._displacement is not None and not self._displacement.is_none
-        if displaced or fit.gain < _LEAST_GAIN:
+        if self._displacement is not None and not self._displacement.is_none:
             return fit
-        if self._fitter.gain_elsewhere(y, valid, fit.displacement) >= _LEAST_GAIN:
+        elsewhere = self._fitter.gain_elsewhere(y, valid, fit.displacement)
+        if min(fit.gain, elsewhere) >= _LEAST_GAIN:
             return fit
         return replace(fit, displacement=NO_DISPLACEMENT, gain=0.0)
 
@@ -398,17 +377,21 @@ class CalibrationMonitor:
         if not holds:
             self._forget()
             return
-        if self._own.masks and not learnt and not self._halves_agree(y, valid):
-            # Such as masks that are turned: a displacement of all is closer than none.
-            self._correct_masks(MaskCorrection(displacement).rounded())
-            self.errors.forget()
-            return
+        if self._own.masks and not learnt:
+            gains = self._gains_elsewhere(y, valid)
+            may_fade = max(map(abs, gains)) < _NO_GAIN
+            shown = min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN
+            if not shown and not (may_fade and self.errors.shows_trend):
+                # Such as masks that are turned: a displacement of all is closer than none.
+                self._correct_masks(MaskCorrection(displacement).rounded())
+                if not may_fade:
+                    self.errors.forget()
+                    return
         self.errors.add(information, continues=_continues(snapshot, self._last_added))
         self._last_added = snapshot.id
 
-    def _halves_agree(self, y: F32, valid: Flags) -> bool:
-        """Return whether the errors that each half of the picture shows explain the other half,
-        too.
+    def _gains_elsewhere(self, y: F32, valid: Flags) -> list[float]:
+        """Return by how much the errors that each half of the picture shows explain the other half.
 
         Errors of the masks are the same everywhere; a cut, or a light that changes within an
         exposure, is not.
@@ -422,12 +405,13 @@ class CalibrationMonitor:
             for one, other in (halves, halves[::-1]):
                 errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
                 gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
-        return min(gains) >= -_STEP_LOSS and statistics.fmean(gains) >= _LEAST_GAIN_OF_MASKS
+        return gains
 
     def _forget(self) -> None:
         """Begin again with the next snapshot, as if it were the first."""
         self._displacement = None
-        self._correct_masks(NO_CORRECTION)
+        if self._fitter is not None:
+            self._correct_masks(NO_CORRECTION)
         if self.errors is not None:
             self.errors.forget()
 
@@ -473,31 +457,24 @@ class CalibrationMonitor:
         self._own = correction
         self._fitter.correct(correction)
 
-    def _order_found(self) -> tuple[str, int]:
-        """Return the order of the masks and the first one.
-
-        Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows
-        neither.
-        """
-        order = None if self.shuffle is None else self.shuffle.order
-        if self._order_gains and statistics.median(self._order_gains) < _LEAST_ORDER_GAIN:
-            # masks that are a little wrong look shuffled, but explain no more in that order
-            order = None
-        seen = self._order.order
-        if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
-            return seen
-        return SHUFFLED, order[0]
-
     def _check_order(self, snapshot: Snapshot, video: Array) -> None:
-        """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
-        self._videos += 1
-        if self._videos > _FIRST_PAIRS and self._until_assessment > 1:
-            self._previous = None
-            return
-        small = thumbnails(video)
-        if self._previous is not None and _continues(snapshot, self._previous[0]):
-            self._order.add(self._previous[1], small)
-        self._previous = (snapshot.id, small)
+        """Compare a video with the one before it; look at the masks once their order changes."""
+        before = self.order.order
+        self.order.see(video, continues=_continues(snapshot, self._seen))
+        self._seen = snapshot.id
+        if self.order.order not in (before, (UNKNOWN, 0)):
+            self.look_now()
+
+    def begin_anew(self) -> None:
+        """Forget all snapshots before a change, and measure the masks as at the start of a run."""
+        self._forget()
+        self._calm = self._assessments = 0
+        self.look_now()
+
+    def look_now(self) -> None:
+        """Assess the next snapshot, whenever the last one was assessed."""
+        self._until_assessment = 0
+        self._rests_until_s = -math.inf
 
     def _below_black(self, counts: Array) -> float:
         """Return the fraction of pixels darker than the dark frame by more than the noise."""

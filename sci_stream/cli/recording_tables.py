@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.quantities import Inspected, OverSeries
 from sci_stream.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
@@ -193,9 +192,9 @@ def _health(recording: RecordingSummary) -> str:
         texts.append(f"log odds for such errors {health['last_error_log_odds']:.0f} at last")
     texts.append("order " + ", ".join(health["orders"]))
     if health["withheld"]:
-        why = "fit better in another order" if SHUFFLED in health["orders"] else "explain nothing"
         texts.append(
-            f"{health['withheld']} snapshots stored in place of a video, since the masks {why}"
+            f"{health['withheld']} snapshots stored in place of a video, since the masks explain "
+            "nothing"
         )
     return ", ".join(filter(None, texts))
 

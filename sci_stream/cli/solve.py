@@ -142,6 +142,9 @@ def solve(
 
 def _report(done: SolvedFile, *, given_truth: bool) -> None:
     """Print the result for a person."""
+    if any(defect.fatal for defect in done.defects):
+        echo("nothing written: the video would be made up")
+        return
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
     solved = (
@@ -155,8 +158,6 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
     if done.out:
         echo(f"wrote {done.out}")
-    elif any(defect.fatal for defect in done.defects):
-        echo("nothing written: the video would be made up")
     else:
         echo("nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
 

@@ -189,7 +189,8 @@ def paired(y: Array, masks: Array, sizes: Sequence[tuple[int, ...]] = ()) -> Pai
     best = pairs[0]
     if len(pairs) == 1 or best.fit >= MATCH:
         return best
-    closest = max(pairs, key=lambda pair: pair.fit)
+    # Both transposed fit as well as neither but for rounding: the first one keeps y as it is.
+    closest = max(pairs, key=lambda pair: round(pair.fit, 3))
     return closest if closest.fit > closest.least_sure else best
 
 

@@ -27,8 +27,6 @@ of the masks."""
 
 # Votes for another first mask in a row: one may be a cut of the scene.
 _VOTES = 2
-# So many snapshots after a time that shows a lost pulse, one vote of the picture is enough.
-_EXPECTED_FOR = 50
 # Delay and shift are measured with noise, and matter less: the median of so many decides.
 _FIGURES = 5
 _LEAST_LATE = 0.03
@@ -73,7 +71,7 @@ class MaskFeedback:
         """Whether the bounds are reached."""
         self.delays = True
         """Whether a device can delay exposures or pulses."""
-        self._in_row = self._calm = self._expected = self._expected_for = 0
+        self._in_row = self._calm = 0
         self._votes = deque[int](maxlen=_VOTES)
         self._figures: dict[str, deque[float]] = {
             name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)
@@ -96,7 +94,6 @@ class MaskFeedback:
         if self._calm > _FORGIVEN_AFTER:
             self._in_row = 0
             self.exhausted = False
-        self._expected_for -= 1
         return self._made(self._due())
 
     def late(self, patterns: int, *, sure: bool) -> ModulatorCorrection | None:
@@ -109,8 +106,6 @@ class MaskFeedback:
         if sure and first:
             why = f"an exposure came {patterns:+d} patterns late: a pulse was lost, or one too many"
             return self._made(ModulatorCorrection(self._steps_to(first), why=why))
-        self._expected = first
-        self._expected_for = _EXPECTED_FOR
         return None
 
     def _made(self, due: ModulatorCorrection | None) -> ModulatorCorrection | None:
@@ -135,7 +130,6 @@ class MaskFeedback:
 
     def forget(self) -> None:
         """Forget the evidence: the modulator was changed."""
-        self._expected_for = 0
         self._votes.clear()
         for figures in self._figures.values():
             figures.clear()
@@ -156,10 +150,8 @@ class MaskFeedback:
 
     def _due(self) -> ModulatorCorrection | None:
         first = self._votes[-1] if self._votes else 0
-        expected = self._expected_for > 0 and first == self._expected
-        needed = 1 if expected else _VOTES
-        if first and list(self._votes)[-needed:] == [first] * needed:
-            why = f"{needed} snapshots began with mask {first}"
+        if first and list(self._votes) == [first] * _VOTES:
+            why = f"{_VOTES} snapshots began with mask {first}"
             return ModulatorCorrection(advance=self._steps_to(first), why=why)
         late = self._median(LATE)
         if self.delays and late is not None and abs(late) > _LEAST_LATE:

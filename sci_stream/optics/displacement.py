@@ -72,6 +72,11 @@ class Displacement:
         return self.base_px[0] + _centroid(self.x), self.base_px[1] + _centroid(self.y)
 
     @property
+    def blur_px2(self) -> float:
+        """Variance of the weights beyond that of a displacement, the mean of both axes, px²."""
+        return (_variance(self.x) + _variance(self.y)) / 2
+
+    @property
     def is_none(self) -> bool:
         """Whether the masks are exactly at their calibrated position."""
         return self == NO_DISPLACEMENT
@@ -159,6 +164,13 @@ class Displacement:
 
 
 NO_DISPLACEMENT = Displacement()
+
+
+def _variance(weights: tuple[float, ...]) -> float:
+    centre = _centroid(weights)
+    middle = len(weights) // 2
+    spread = sum(weight * (k - middle - centre) ** 2 for k, weight in enumerate(weights))
+    return spread - centre % 1 * (1 - centre % 1)
 
 
 def _centroid(weights: tuple[float, ...]) -> float:

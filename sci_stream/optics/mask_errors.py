@@ -27,6 +27,8 @@ from sci_stream.optics.displacement import (
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
 _BLACK = 1e-5
 _MAX_UNITS = 30_000
+# Stray light is a black level, too, as bright as the scene.
+_MAX_BLACK = 99_999
 _NUMBER = r"-?\d{1,5}"
 # Most masks whose errors a correction may have: a text of one line.
 MAX_MASKS = 64
@@ -162,7 +164,7 @@ class MaskCorrection:
             ",".join(str(_in_units(value, unit)) for value, unit in zip(mask, _UNITS, strict=True))
             for mask in rounded.masks
         )
-        return f"{rounded.displacement.to_text}|{_in_units(self.black, _BLACK)};{';'.join(masks)}"
+        return f"{rounded.displacement.to_text}|{_black_units(self.black)};{';'.join(masks)}"
 
     @classmethod
     def from_text(cls, text: str) -> MaskCorrection:
@@ -194,7 +196,7 @@ class MaskCorrection:
         exact.
         """
         masks = tuple(mask.rounded() for mask in self.masks)
-        black = _in_units(self.black, _BLACK) * _BLACK
+        black = _black_units(self.black) * _BLACK
         nothing = black == 0 and not any(map(any, masks))
         return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black)
 
@@ -206,6 +208,10 @@ def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MAX_MASKS else 0
     return DISPLACEMENT_LENGTH + (7 + 28 * masks if masks else 0)
+
+
+def _black_units(black: float) -> int:
+    return max(-_MAX_BLACK, min(_MAX_BLACK, round(black / _BLACK)))
 
 
 def _in_units(value: float, unit: float) -> int:

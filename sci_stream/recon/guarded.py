@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.diagnosis import diagnose, withhold
+from sci_stream.calibration.baseline import Baseline
+from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
+from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
-from sci_stream.model import Snapshot
+from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Watch
@@ -31,8 +34,9 @@ from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
 
-# An inspection is followed by so many times its duration without one: it takes 1 % of the time.
-_PAUSES = 100
+# An inspection is followed by so many times its duration without one: it takes 1 % of the time, and
+# half of it while videos are withheld, so that one dark snapshot withholds no later ones.
+_PAUSES, _PAUSES_WITHHELD = 100, 1
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 NETWORK_MISFIT = "network_misfit"
@@ -40,6 +44,8 @@ NETWORK_MISFIT = "network_misfit"
 # 3 to 8 % behind masks of the kind that it was trained for, 16 to 25 % behind masks that open one
 # frame at a time, and 93 % and more where it has another mask inside (six drawn scenes each).
 _MAX_MISFIT = 0.12
+# The monitor measures displacements up to this one.
+_MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
 _MOVED_PX = 0.1
 
@@ -57,8 +63,7 @@ class Guard:
     warn_shift_px
         Name a shift of the masks above this one as a defect, pixels.
     live
-        A camera does not wait: after the first snapshots, measure the masks at most once a second,
-        and never look for masks that are shuffled.
+        A camera does not wait: after the first snapshots, measure the masks at most once a second.
     """
 
     every: int = 20
@@ -116,7 +121,11 @@ class GuardedSolver:
         self._failed = failed
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
+        self._pixels = PixelDefects(engine.calibration)
+        self._stuck: Flags | None = None
+        self._defective: Flags | None = None
         self._inspect_at_s = 0.0
+        self._baseline = Baseline(engine.calibration)
         self.health: CalibrationHealth | None = None
         """State of the calibration by the last snapshot that was assessed."""
         self._assessed: tuple[Defect, ...] = ()
@@ -136,7 +145,6 @@ class GuardedSolver:
             self.engine.device,
             every=self._guard.every,
             correct=self._guard.correct,
-            shuffled=not self._guard.live,
             paced=self._guard.live,
         )
 
@@ -144,6 +152,11 @@ class GuardedSolver:
     def correction(self) -> MaskCorrection:
         """Correction of the masks that the snapshots show."""
         return NO_CORRECTION if self._monitor is None else self._monitor.correction
+
+    @property
+    def order(self) -> MaskOrderDetector | None:
+        """Evidence for the mask with which exposures begin; None without checks."""
+        return None if self._monitor is None else self._monitor.order
 
     @property
     def withholds(self) -> bool:
@@ -167,22 +180,32 @@ class GuardedSolver:
             self._failed(error, snapshot)
 
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
-        due = monitor.is_due(snapshot) and time.monotonic() >= self._inspect_at_s
         began_s = time.monotonic()
+        was_fatal = any(defect.fatal for defect in self._inspected)
+        due = (was_fatal or monitor.is_due(snapshot)) and began_s >= self._inspect_at_s
         if due:
-            stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
-            self.engine.left_out = stuck if stuck.any() else None
+            self._stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
+        self.engine.left_out = self._left_out()
         before = monitor.correction
         health = monitor.measure(snapshot, self.engine.left_out)
         if monitor.correction != before:
             self.engine.correct_masks(monitor.correction)
+        health = health or (self.health if due else None)
         if health is None:
             return
         if due:
             self._inspect(snapshot, monitor, health)
+            is_fatal = any(defect.fatal for defect in self._inspected)
             ended_s = time.monotonic()
-            self._inspect_at_s = ended_s + _PAUSES * (ended_s - began_s)
+            pauses = _PAUSES_WITHHELD if is_fatal else _PAUSES
+            self._inspect_at_s = ended_s + pauses * (ended_s - began_s)
         self._assess(health)
+
+    def _left_out(self) -> Flags | None:
+        """Return the pixels that one snapshot, or many together, show to be wrong."""
+        parts = [part for part in (self._stuck, self._defective) if part is not None]
+        flags = np.logical_or.reduce(parts) if parts else None
+        return flags if flags is not None and flags.any() else None
 
     def _inspect(
         self, snapshot: Snapshot, monitor: CalibrationMonitor, health: CalibrationHealth
@@ -194,21 +217,37 @@ class GuardedSolver:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
-        defects = inspect(snapshot.counts, calibration, monitor.correction, self.engine.left_out)
+        # Corrections follow what they can follow of a fault that is none of the masks.
+        as_calibrated = inspect(snapshot.counts, calibration, stuck=self._stuck)
+        causes = [cause for defect in as_calibrated if (cause := _cause(defect)) is not None]
+        if any(defect.name == "mask_match" for defect in as_calibrated):
+            others.add("scale")  # behind other masks, the brightness means nothing
+            causes = []
+        if causes and self._guard.live:
+            self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
+            return
+        defects = inspect(snapshot.counts, calibration, monitor.correction, self._stuck)
         self._inspected = [defect for defect in defects if defect.name not in others]
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
-        known = (*self._inspected, *self._misfit)
+        noticed = [*self._inspected, *self._misfit]
+        names = {defect.name for defect in noticed}
+        if self._guard.live:
+            noticed += defects_of(self._defective)
+        if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
+            self._baseline.note(health)
+            noticed += [*changes(self.correction), *self._baseline.defects(health)]
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
-            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in known),
+            noise_excess=self._baseline.ratio,
+            defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in noticed),
         )
         measured = diagnose(self.health, self._guard.warn_shift_px)
-        names = {defect.name for defect in known}
+        names = {defect.name for defect in noticed}
         others = (defect for defect in measured if defect.name not in names)
-        self._assessed = (*known, *others)
+        self._assessed = (*noticed, *others)
 
     def begin(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -227,7 +266,7 @@ class GuardedSolver:
         if self._monitor is not None:
             self._misfit = self._network_misfit(pending.own_residual, report.noise or 0.0)
             try:
-                health = self._check(snapshot, video, self._monitor)
+                health = self._check(snapshot, video, report, self._monitor)
             except Exception as error:
                 if self._failed is None:
                     raise
@@ -246,11 +285,25 @@ class GuardedSolver:
         return (Defect(NETWORK_MISFIT, text),)
 
     def _check(
-        self, snapshot: Snapshot, video: Video, monitor: CalibrationMonitor
+        self, snapshot: Snapshot, video: Video, report: SolveReport, monitor: CalibrationMonitor
     ) -> CalibrationHealth | None:
         health = monitor.check(snapshot, video)
+        small = monitor.order.latest
+        if self._guard.live and small is not None:
+            if monitor.order.in_doubt:
+                self.engine.forget("order")
+            change = self._baseline.add(report, small.mean(0), snapshot)
+            if change == "step":
+                monitor.begin_anew()
+                self._pixels.forget()
+            elif change:
+                monitor.look_now()
+            if change:
+                self._inspect_at_s = 0.0
         if health is None:
             return None
+        if self._guard.live:
+            self._defective = self._pixels.add(snapshot.counts, video)
         self._assess(health)
         return self.health
 
@@ -274,3 +327,11 @@ class GuardedSolver:
         if withheld:
             video, report = withhold(video, report, snapshot, self.engine.calibration)
         return Delivered(video, report, self.defects)
+
+
+def _cause(defect: Defect) -> Defect | None:
+    """Return a defect that causes others; None if it is none."""
+    x_px, y_px = defect.shift_px or (0, 0)
+    if max(abs(x_px), abs(y_px)) > _MAX_SHIFT_PX:
+        return Defect("mask_shift", moved_roi(x_px, y_px))
+    return defect if defect.name in CAUSES[:-1] else None

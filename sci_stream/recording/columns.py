@@ -80,12 +80,16 @@ COLUMNS = (
     Column(
         "masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"
     ),
+    text_column("defects", "S96", "names of the defects of the data, separated by commas"),
     *(
         Column(f"{name}_crc32", "u4", f"CRC-32 of the stored {name}, in C order, little-endian")
         for name in FRAME_FLAGS
     ),
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
+
+# What a row says of the masks and the data, on which the outcome of a solve was decided.
+EVIDENCE = ("defects", *(column.name for _, column in HEALTH_QUANTITIES))
 
 _BY_NAME = {column.name: column for column in COLUMNS}
 START = _BY_NAME["start"]
@@ -177,6 +181,11 @@ def cell_text(cell: bytes) -> str:
 def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
     """Return the cells that describe how a snapshot was reconstructed."""
     report = reconstruction.report
+    health = report.health
+    evidence: dict[str, Cell] = {}
+    if health is not None:
+        evidence = _report_cells(health, HEALTH_QUANTITIES)
+        evidence["defects"] = ",".join(health.defect_names).encode("ascii", "replace")
     return {
         "outcome": OUTCOME_CODES["reconstructed"],
         "host_time_ns": reconstruction.times.acquired_ns,
@@ -186,7 +195,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "node": reconstruction.node.encode("ascii", "replace"),
         "masks_corrected": bool(report.masks_at),
         **_report_cells(report, SOLVE_QUANTITIES),
-        **({} if report.health is None else _report_cells(report.health, HEALTH_QUANTITIES)),
+        **evidence,
     }
 
 
@@ -263,7 +272,7 @@ def write_rows(file: h5py.File, rows: Mapping[str, Array]) -> None:
         values = rows.get(name, np.full(len(rows["state"]), node.fillvalue, node.dtype))
         node.resize(len(values), 0)
         node[:] = values
-        sums.append(_block_checksums(node, values))
+        sums.append(_block_checksums(name, np.asarray(values, node.dtype)))
     file[_CHECKSUMS].resize(len(sums[0]), 0)
     for index, block in enumerate(zip(*sums, strict=True)):
         file[_CHECKSUMS][index] = _sealed(block)
@@ -280,9 +289,10 @@ def _summed_columns(file: h5py.File) -> list[str]:
     return names
 
 
-def _block_checksums(node: h5py.Dataset, values: Array) -> list[int]:
+def _block_checksums(name: str, values: Array) -> list[int]:
     """Return the checksums of a column's blocks, of which the last is filled up."""
-    blocks = np.full((-(-len(values) // BLOCK_ROWS), BLOCK_ROWS), node.fillvalue, node.dtype)
+    fill = _BY_NAME[name].fill if name in _BY_NAME else np.nan
+    blocks = np.full((-(-len(values) // BLOCK_ROWS), BLOCK_ROWS), fill, values.dtype)
     blocks.reshape(-1)[: len(values)] = values
     return [isal_zlib.crc32(block) for block in blocks]
 
@@ -292,40 +302,49 @@ def has_checksums(file: h5py.File) -> bool:
     return _CHECKSUMS in file
 
 
-def damaged_blocks(file: h5py.File, rows: Mapping[str, Array]) -> dict[str, list[int]]:
+def damaged_blocks(
+    file: h5py.File, rows: Mapping[str, Array], first: int = 0
+) -> dict[str, set[int]]:
     """Return the blocks of rows that do not fit their checksums, by the name of their column.
 
-    For ``rows`` as they are in a file that was closed; those of earlier versions have no checksums.
+    For ``rows``, from block ``first`` on, as they are in a file that was closed; those of earlier
+    versions have no checksums.
     """
     if not has_checksums(file):
         return {}
+    n_rows = len(rows["state"])
+    blocks = range(first, first - (-n_rows // BLOCK_ROWS))
     try:
-        stored = read_dataset(require_dataset(file, _CHECKSUMS, 2))
+        stored = read_dataset(
+            require_dataset(file, _CHECKSUMS, 2), slice(blocks.start, blocks.stop)
+        )
     except FileFormatError:
-        return {_CHECKSUMS: list(range(-(-len(rows["state"]) // BLOCK_ROWS)))}
+        return {_CHECKSUMS: set(blocks)}
     # A file that was closed after a failed write lacks those of its last blocks.
     is_known = (stored != _UNKNOWN).any(axis=1)
     is_sound = np.array([np.array_equal(block, _sealed(block[:-1])) for block in stored], np.bool_)
-    damaged = {_CHECKSUMS: np.flatnonzero(is_known & ~is_sound).tolist()}
+    damaged = {_CHECKSUMS: np.flatnonzero(is_known & ~is_sound)}
     for name, known in zip(_summed_columns(file), stored.T[:-1], strict=True):
-        if name not in file["rows"] or name not in rows:
+        if name not in rows:
             continue
-        sums = np.asarray(_block_checksums(file["rows"][name], rows[name]), np.uint32)
+        sums = np.asarray(_block_checksums(name, rows[name]), np.uint32)
         n_blocks = min(len(sums), len(known))
         differs = sums[:n_blocks] != known[:n_blocks]
-        damaged[name] = np.flatnonzero(differs & is_sound[:n_blocks]).tolist()
-    return {name: blocks for name, blocks in damaged.items() if blocks}
+        damaged[name] = np.flatnonzero(differs & is_sound[:n_blocks])
+    return {name: set((places + first).tolist()) for name, places in damaged.items() if len(places)}
 
 
-def read_rows(file: h5py.File, *, only_outcomes: bool = False) -> dict[str, Array]:
-    """Read all columns by name, or only ``state`` and ``outcome``, cut to one length."""
+def read_rows(
+    file: h5py.File, *, only_outcomes: bool = False, part: slice = slice(None)
+) -> dict[str, Array]:
+    """Read a part of all columns by name, or only ``state`` and ``outcome``, cut to one length."""
     # State first: the writer flushes it last, so the other columns, read later, contain all it
     # refers to.
-    state = _read_column(file, COLUMNS[-1], 0)
+    state = _read_column(file, COLUMNS[-1], part, 0)
     columns = [column for column in COLUMNS[:-1] if column.name == "outcome" or not only_outcomes]
-    rows = {column.name: _read_column(file, column, len(state)) for column in columns}
+    rows = {column.name: _read_column(file, column, part, len(state)) for column in columns}
     if not only_outcomes:
-        rows |= {name: read_dataset(file[f"rows/{name}"]) for name in chunk_columns(file)}
+        rows |= {name: read_dataset(file[f"rows/{name}"], part) for name in _chunk_columns(file)}
     rows["state"] = state
     shortest = min(map(len, rows.values()))
     return {name: values[:shortest] for name, values in rows.items()}
@@ -359,22 +378,14 @@ def read_states(file: h5py.File) -> Array:
     return states
 
 
-def chunk_columns(file: h5py.File) -> list[str]:
-    """Return the names of the columns of chunk data."""
+def _chunk_columns(file: h5py.File) -> list[str]:
     names = [name for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
     return [name for name in names if require_dataset(file, f"rows/{name}", 1).dtype.kind == "f"]
 
 
-def read_cell(file: h5py.File, name: str, row: int) -> Any:
-    """Read one column of one row."""
-    column = _BY_NAME.get(name, Column(name, "f8", ""))
+def _read_column(file: h5py.File, column: Column, part: slice, rows: int) -> Array:
     node = _node_of(file, column)
-    return column.fill if node is None else read_dataset(node, (row,)).item()
-
-
-def _read_column(file: h5py.File, column: Column, rows: int) -> Array:
-    node = _node_of(file, column)
-    return np.full(rows, column.fill, column.dtype) if node is None else read_dataset(node)
+    return np.full(rows, column.fill, column.dtype) if node is None else read_dataset(node, part)
 
 
 def _node_of(file: h5py.File, column: Column) -> h5py.Dataset | None:

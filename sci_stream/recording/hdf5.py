@@ -65,6 +65,27 @@ _FEW_ATTEMPTS = "sci_stream_few_attempts"
 _MAX_OBJECTS = 100_000
 
 
+class _File(h5py.File):  # type: ignore[misc]  # h5py has no types
+    """An HDF5 file that is closed without harm to this process when its disk fails."""
+
+    def close(self) -> None:
+        """Close the file; raise OSError or RuntimeError if its last changes cannot be written.
+
+        HDF5 1.14 and 2.0 crash after they have failed to close a file. So such a file stays open in
+        them, and what they still write to it goes to memory.
+        """
+        try:
+            if self.id.valid:
+                self.flush()
+        except (OSError, RuntimeError):
+            memory = os.memfd_create("unwritable")
+            os.dup2(memory, self.id.get_vfd_handle())
+            os.close(memory)
+            h5py.h5i.inc_ref(self.id)
+            raise
+        super().close()
+
+
 def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.File:
     """Open an HDF5 file for reading, even while it is being written or after its writer was killed.
 
@@ -85,11 +106,11 @@ def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.Fi
 def open_file(path: Path, mode: str, **options: Any) -> h5py.File:
     """Open an HDF5 file; without a lock where its disk has none."""
     try:
-        return h5py.File(path, mode, **options)
+        return _File(path, mode, **options)
     except OSError as error:
         if error.errno not in NO_LOCKS and _OPEN_WITHOUT_LOCK not in str(error):
             raise
-        return h5py.File(path, mode, locking=False, **options)
+        return _File(path, mode, locking=False, **options)
 
 
 def require_recording_disk(folder: Path) -> bool:
@@ -129,7 +150,9 @@ def _open(path: Path, what: str) -> h5py.File:
 
 def _use_few_attempts(access: Any, attempts: int) -> None:
     """Set up file access as by default, with fewer attempts to read metadata; called by h5py."""
-    access.set_fapl_sec2()
+    # Not the driver of writers: HDF5 gives a reader the file of a writer in this process, with what
+    # the writer has not flushed, and with its errors.
+    access.set_fapl_log(b"", 0, 0)
     if (limit_attempts := _limit_attempts()) is not None:
         limit_attempts(access.id, attempts)
 
@@ -221,6 +244,8 @@ def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
         items = math.prod(node.shape)
         if isinstance(index, tuple) and index and isinstance(index[0], int | np.integer):
             items //= max(1, node.shape[0])  # one row
+        if isinstance(index, slice):
+            items = items * len(range(*index.indices(len(node)))) // max(1, len(node))
         n_bytes = items * node.dtype.itemsize
         if n_bytes > SMALL_BYTES:
             require_memory(n_bytes, where)

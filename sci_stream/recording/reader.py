@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.errors import FileFormatError
+from sci_stream.errors import CalibrationError, FileFormatError
 from sci_stream.file_guard import reading
 from sci_stream.model import (
     Array,
@@ -39,10 +39,8 @@ from sci_stream.recording.columns import (
     OUTCOME_CODES,
     OUTCOME_NAMES,
     cell_text,
-    chunk_columns,
     damaged_blocks,
     has_checksums,
-    read_cell,
     read_rows,
     read_states,
     reconcile,
@@ -76,7 +74,7 @@ from sci_stream.reports import SolveReport
 from sci_stream.wire.payload import checksum
 
 _LOG = logging.getLogger(__name__)
-DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
+DAMAGE = (FileFormatError, CalibrationError, OSError, RuntimeError, ValueError, KeyError)
 """Errors of reading a recording: h5py's depends on the damaged place."""
 Settings = dict[str, int | float | str]
 """Settings of a solver, by name."""
@@ -117,7 +115,8 @@ class Recording(AbstractContextManager["Recording"]):
             None  # device and inode, once its content has been checked
         )
         self._frames: dict[str, h5py.Dataset] = {}
-        self._checksums: dict[str, h5py.Dataset] = {}
+        self._damaged: dict[str, set[int]] = {}
+        self._block: tuple[int, dict[str, Array]] = (-1, {})
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._closed = False
         try:
@@ -179,11 +178,6 @@ class Recording(AbstractContextManager["Recording"]):
                 )
             check_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
             self._frames = _frames(file)
-            self._checksums = {
-                name: require_dataset(file, f"rows/{name}_crc32", 1)
-                for name in self._frames
-                if f"rows/{name}_crc32" in file
-            }
         except BaseException:
             file.close()
             raise
@@ -211,7 +205,7 @@ class Recording(AbstractContextManager["Recording"]):
             if _open is self:
                 _open = None
                 # First: HDF5 does not close a dataset that is still referenced.
-                self._frames = self._checksums = {}
+                self._frames = {}
                 assert self._hdf5 is not None
                 self._hdf5.close()
 
@@ -228,24 +222,31 @@ class Recording(AbstractContextManager["Recording"]):
                 self.missing_bytes: int = missing_bytes(self.path)
                 """Bytes that the file lacks at its end."""
                 self._ledger = _ledger_document(file)
-                is_final = not self._writing
-                self._rows = (
-                    {} if self._by_row else read_rows(file, only_outcomes=self._only_outcomes)
-                )
-                # The rows of a file that is being written, or was left by a crash, may be newer
-                # than their checksums.
-                checked = is_final and not self._by_row
-                self._damaged = damaged_blocks(file, self._rows) if checked else {}
+                self._damaged = {}
+                self._block = (-1, {})
+                self._rows = {} if self._by_row else self._read_rows(file)
                 # A ledger is there from the start, except in recordings of earlier versions.
-                self._lacks_ledger = is_final and not self._ledger and has_checksums(file)
-                # Where video is stored, a snapshot counts as reconstructed if and only if its video
-                # is.
-                if "video" in self._frames and not self._by_row:
-                    reconcile(self._rows)
-                if not is_final:
+                self._lacks_ledger = not self._writing and not self._ledger and has_checksums(file)
+                if self._writing:
                     self._ledger = _ledger_document(file)
             for problem in self.damage:
                 _LOG.warning("%s is damaged: %s", self.path, problem)
+
+    def _read_rows(self, file: h5py.File, block: int | None = None) -> dict[str, Array]:
+        """Read the rows of a block, or all; note their damage."""
+        first = block or 0
+        stop = None if block is None else (block + 1) * BLOCK_ROWS
+        part = slice(first * BLOCK_ROWS, stop)
+        rows = read_rows(file, only_outcomes=self._only_outcomes, part=part)
+        # The rows of a file that is being written, or was left by a crash, may be newer than their
+        # checksums.
+        if not self._writing:
+            for name, blocks in damaged_blocks(file, rows, first).items():
+                self._damaged[name] = self._damaged.get(name, set()) | blocks
+        # Where video is stored, a snapshot counts as reconstructed if and only if its video is.
+        if "video" in self._frames:
+            reconcile(rows)
+        return rows
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -473,16 +474,17 @@ class Recording(AbstractContextManager["Recording"]):
         row = seq - self.first_seq
         with self._file():
             whole = read_dataset(self._frames[name], (row,))
-            # Recordings of earlier versions, and repaired ones of them, have no checksums.
-            expected = int(self._checksums[name][row]) if name in self._checksums else 0
-            if not expected:
-                self.require_rows(seq)  # a cleared page of checksums is no lack of them
-            if expected not in {0, checksum(whole)}:
-                raise FileFormatError(
-                    f"The {name} of snapshot {seq} in {self.path} is damaged",
-                    expected=f"CRC-32 {expected}",
-                    hint="Its disk or a copy has changed it. Take it from another copy.",
-                )
+        # Recordings of earlier versions, and repaired ones of them, have no checksums.
+        rows, index = self._rows_of(seq)
+        expected = int(rows[f"{name}_crc32"][index])
+        if not expected:
+            self.require_rows(seq)  # a cleared page of checksums is no lack of them
+        if expected not in {0, checksum(whole)}:
+            raise FileFormatError(
+                f"The {name} of snapshot {seq} in {self.path} is damaged",
+                expected=f"CRC-32 {expected}",
+                hint="Its disk or a copy has changed it. Take it from another copy.",
+            )
         stored = whole[part].copy() if part else whole
         scale = scale_of(name, stored.dtype)
         return stored if scale == 1 else stored * np.float32(scale)
@@ -499,15 +501,26 @@ class Recording(AbstractContextManager["Recording"]):
                 hint="Take them from another copy; `rows` has them as they are.",
             )
 
-    def _value(self, name: str, seq: int) -> Any:
+    def _rows_of(self, seq: int) -> tuple[Mapping[str, Array], int]:
+        """Return rows, among them that of a snapshot, and its place in them.
+
+        Raises KeyError if it has none.
+        """
         row = seq - self.first_seq
         if not 0 <= row < len(self._states):
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        if not self._by_row:
+            return self._rows, row
+        block, place_in_block = divmod(row, BLOCK_ROWS)
+        if self._block[0] != block:
+            with self._file() as file:
+                self._block = block, self._read_rows(file, block)
+        return self._block[1], place_in_block
+
+    def _value(self, name: str, seq: int) -> Any:
+        rows, index = self._rows_of(seq)
         self.require_rows(seq)
-        if name in self._rows:
-            return self._rows[name][row].item()
-        with self._file() as file:
-            return read_cell(file, name, row)
+        return rows[name][index].item()
 
     def camera_frame_id(self, seq: int) -> int | None:
         """Return the frame id that the camera gave a snapshot, None if it has none."""
@@ -541,8 +554,7 @@ class Recording(AbstractContextManager["Recording"]):
         """
         video = self.video(seq)
         report, node, redelivered = self.report(seq)
-        with self._file() as file:
-            names = chunk_columns(file)
+        rows, _ = self._rows_of(seq)
         return Reconstruction(
             id=SnapshotId(self.info.series, self._value("epoch", seq), seq),
             video=video,
@@ -560,7 +572,7 @@ class Recording(AbstractContextManager["Recording"]):
             camera_frame_id=self.camera_frame_id(seq),
             redelivered=redelivered,
             dropped_before=self._value("dropped_before", seq),
-            chunks=recorded_chunks({name: self._value(name, seq) for name in names}),
+            chunks=recorded_chunks({name: self._value(name, seq) for name in rows}),
         )
 
     def close(self) -> None:

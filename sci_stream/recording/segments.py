@@ -191,7 +191,7 @@ def finish_segments(path: Path, series: str, ledger: LedgerCounts) -> None:
     Each names its successor, the last has the ledger. Those that a crash left stay unfinished:
     `repair_recording` makes clean copies.
     """
-    segments = list(earlier_segments(path, series))
+    segments = list(earlier_segments(path, series, only_outcomes=True))
     for segment, following in zip_longest(segments, segments[1:]):
         document: LedgerDocument = {"time_ns": unix_ns(), "ledger": segment.ledger or ledger}
         if following is None:
@@ -248,10 +248,13 @@ def existing_segments(path: Path) -> list[Path]:
     return [segment_path(path, number) for number in segment_numbers(path)]
 
 
-def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
+def earlier_segments(
+    path: Path, series: str, *, only_outcomes: bool = False
+) -> Iterator[Recording]:
     """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller
     closes them.
     """
     for candidate in existing_segments(path):
-        if (recording := open_segment(candidate, series)) is not None:
+        recording = open_segment(candidate, series, only_outcomes=only_outcomes)
+        if recording is not None:
             yield recording

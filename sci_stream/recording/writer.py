@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sci_stream.model import Array, JsonObject, Reconstruction, SeriesInfo, Snap
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import write_calibration
 from sci_stream.recording.columns import (
+    EVIDENCE,
     OUTCOME_CODES,
     RowTable,
     chunk_cells,
@@ -143,7 +144,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 )
                 with ExitStack() as opened:
                     with new_segment(self.path) as hidden:
-                        opened.callback(self._open(hidden).close)
+                        self._open(hidden, opened)
                     opened.pop_all()
                 break
             except FileExistsError:
@@ -164,7 +165,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._written.first = self.first_seq
         self._size = 0
 
-    def _open(self, hidden: Path) -> h5py.File:
+    def _open(self, hidden: Path, opened: ExitStack) -> None:
         """Make the new file under its hidden name, and open it for writing with live readers."""
         layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
         # Written as plain bytes: creating it through HDF5 on a full disk crashed the process in
@@ -173,7 +174,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
         )
         with self._guard("started"):
-            self._file = open_file(hidden, "r+", libver=LIBVER)
+            self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER))
             self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
@@ -184,7 +185,6 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         # `repair` looks for it.
         with suppress(OSError):
             lock(self._file.id.get_vfd_handle(), shared=True)
-        return self._file
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
@@ -290,6 +290,14 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._rows.set(row, **reconstruction_cells(reconstruction))
         self._written.settled.add(seq)
         return True
+
+    def write_evidence(self, seq: int, row: Mapping[str, Any]) -> None:
+        """Write what a row of another recording says of the masks: a replay repeats its decision.
+
+        Raises as `write_raw`.
+        """
+        with self._guard("written"):
+            self._rows.set(self._row(seq), **{name: row[name] for name in EVIDENCE})
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
         """Write the outcome of a snapshot without video; return False if it already has an outcome.

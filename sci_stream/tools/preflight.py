@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from sci_stream.recon.engine import Engine
     from sci_stream.recon.settings import SolverSettings
 
-# Snapshots with which the masks are compared: masks in another order are recognised after three, of
-# a scene that moves.
+# Snapshots with which the masks are compared: gains that rise show from the fourth on.
 _FRAMES = 6
 # Longest time to wait for them.
 _WAIT_S = 5.0
@@ -209,9 +208,7 @@ class _Checks:
         return f"{words}; {blind} pixels that no mask opens" if blind else words
 
     def _check_masks(self) -> str:
-        """Compare the masks with some snapshots: whether they are those of the camera, where they
-        are, their order.
-        """
+        """Compare the masks with some snapshots: whether they are the camera's, where they are."""
         from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - imports torch
 
@@ -219,18 +216,13 @@ class _Checks:
         if calibration is None:
             return "not compared: they need camera and calibration"
         self._snapshots = _take_snapshots(self._rig, calibration)
-        monitor = CalibrationMonitor(
-            calibration, pick_device("cpu"), every=1, correct=True, shuffled=True
-        )
-        video = np.zeros(
-            (calibration.n_frames, 1, 1), np.float32
-        )  # the order between two snapshots is not judged
+        monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, correct=True)
         health: CalibrationHealth | None = None
         clipped = 0.0
         for snapshot in self._snapshots:
             if calibration.saturation_dn is not None:
                 clipped = max(clipped, float(np.mean(snapshot.counts >= calibration.saturation_dn)))
-            health = monitor.check(snapshot, video) or health
+            health = monitor.measure(snapshot) or health
         if health is None:
             return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
         if health.brightness is None or health.brightness < DARK:
@@ -240,9 +232,7 @@ class _Checks:
             health, self._rig.calibration.warn_shift_px
         )
         if is_withheld(health):
-            order = None if monitor.shuffle is None else monitor.shuffle.order
-            hint = None if order is None else f"A better order, or its reverse: {order}."
-            raise CalibrationError("; ".join(faults.values()), hint=hint)
+            raise CalibrationError("; ".join(faults.values()))
         if health.match is None:
             return (
                 "not compared: the sensor is too small, or the masks add up evenly and a "

@@ -98,7 +98,7 @@ def test_scene_that_fades_steadily_is_no_trend_of_gains(fade: float, trend: floa
 def test_black_level_is_found() -> None:
     camera = rig()
     black = 0.1
-    found = monitored(camera, wrong(camera.calibration, MaskCorrection(black=black)), 3).correction
+    found = monitored(camera, wrong(camera.calibration, MaskCorrection(black=black)), 4).correction
     assert found.black == pytest.approx(black, rel=0.1)
 
 

@@ -49,10 +49,7 @@ def snapshot(phi: Array, displacement: Displacement, seed: int = 0) -> Array:
 
 
 def found(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Linear:
-    geometry = MaskGeometry(phi.sum(0), bayer)
-    changed = geometry.update(y, np.ones(y.shape, np.bool_))
-    assert changed == (geometry.linear != RIGID)
-    return geometry.linear
+    return MaskGeometry(phi.sum(0), bayer).measure(y, np.ones(y.shape, np.bool_))
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])

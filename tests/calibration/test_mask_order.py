@@ -58,6 +58,31 @@ def test_order_after_a_few_snapshots_is_unknown() -> None:
     assert watch.order == ("unknown", 0)
 
 
+def test_first_mask_shows_in_each_pair() -> None:
+    detector = MaskOrderDetector(B)
+    seen = []
+    for video in film(6)[:, (np.arange(B) - 2) % B]:
+        detector.see(video.repeat(8, 1).repeat(8, 2), continues=True)
+        seen.append(detector.first_mask)
+    assert seen[1:] == [2] * 5
+
+
+def test_lost_pulse_is_tested_by_cold_starts() -> None:
+    """The warm starts after it hide the order: a path that is suddenly long is all that shows."""
+    detector = MaskOrderDetector(B)
+    videos = film(16)
+    hidden = videos[8:12] + 0.3 * (np.roll(videos[8:12], 2, 1) - videos[8:12])
+    doubts = []
+    for video in [*videos[:8], *hidden]:
+        detector.see(video.repeat(8, 1).repeat(8, 2), continues=True)
+        doubts.append(detector.in_doubt)
+    assert not any(doubts[:8])
+    assert doubts[-1]
+    for video in videos[12:][:, (np.arange(B) - 1) % B]:
+        detector.see(video.repeat(8, 1).repeat(8, 2), continues=True)
+    assert detector.first_mask == 1
+
+
 def test_thumbnails_are_means_over_cells() -> None:
     video = np.arange(2 * 17 * 24, dtype=np.float16).reshape(2, 17, 24) / 1000
     small = thumbnails(video)

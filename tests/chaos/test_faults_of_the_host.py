@@ -159,7 +159,9 @@ def events_of(rig: RunningRig) -> int:
     return sum(entry["event"] == "event" for entry in read_journal(journal))
 
 
-def test_any_faults_of_the_host_are_reported_and_survived(tmp_path: Path, library: Path) -> None:
+def test_any_faults_of_the_host_are_reported_and_survived(
+    tmp_path: Path, library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = random.Random(56)
     table = Counter[str]()
     lines = []
@@ -185,6 +187,7 @@ def test_any_faults_of_the_host_are_reported_and_survived(tmp_path: Path, librar
             ledger = assert_accounted_for(rig.summary())
             lost = ledger["dropped"].get("not_recorded", 0) + ledger["dropped"].get("ring_full", 0)
             assert status == (StorageError.exit_status if lost else 0), rig.output
+            assert "Traceback" not in rig.output, rig.output
             if mode == "triggered":
                 assert after > before, "events go on"
             checked = recorded_once(rig, ledger)
@@ -192,7 +195,8 @@ def test_any_faults_of_the_host_are_reported_and_survived(tmp_path: Path, librar
         table[f"{mode}: rounds"] += 1
         table[f"{mode}: snapshots verified"] += checked
         table[f"{mode}: snapshots lost and reported"] += lost
-    print("\n".join([*lines, *(f"{name} {count}" for name, count in sorted(table.items()))]))
+    with capsys.disabled():
+        print("", *lines, *(f"{name} {count}" for name, count in sorted(table.items())), sep="\n")
 
 
 def recorded_once(rig: RunningRig, ledger: dict[str, Any]) -> int:

@@ -129,7 +129,7 @@ def test_suite_refuses_a_flaw(test: str, contract: CameraContract, message: str)
 class RunningCamera(SimulatedCamera):
     """A simulated camera that does not end, with buffers that fill while no one reads."""
 
-    lost = blocking = False
+    lost = False
     damaged = 0
     rate_hz = 200.0
 
@@ -143,7 +143,7 @@ class RunningCamera(SimulatedCamera):
             if not self.lost:
                 raise CameraLost("unplugged")
             self.silent_reads -= 1
-            time.sleep(max(timeout_s, self.blocks_s))
+            self.waited_s += max(timeout_s, self.blocks_s)
             return None
         frame = super().read(timeout_s)
         if frame is not None and self.damaged:
@@ -153,7 +153,9 @@ class RunningCamera(SimulatedCamera):
             return super().read(timeout_s)
         return frame
 
-    silent_reads, blocks_s = 2, 0.0
+    silent_reads = 2
+    blocks_s = 0.0
+    waited_s = 0.0
 
 
 class KeepsRunningCamera(CameraContract):
@@ -163,10 +165,14 @@ class KeepsRunningCamera(CameraContract):
         self.kind = kind
 
     def make(self) -> RunningCamera:
-        return self.kind()
+        self.camera = self.kind()
+        return self.camera
 
     def unplug(self, camera: RunningCamera) -> None:
         camera.lost = True
+
+    def now_s(self) -> float:
+        return self.camera.waited_s
 
     def spoil(self, camera: RunningCamera) -> None:
         camera.damaged = 1
@@ -237,6 +243,10 @@ class KeepsOldFrames(RunningCamera):
         return waiting or super().read(timeout_s)
 
 
+class Blocks(RunningCamera):
+    blocks_s = 0.8
+
+
 class DeliversIncompleteFrames(RunningCamera):
     def read(self, timeout_s: float) -> CameraFrame | None:
         self.damaged = 0
@@ -298,6 +308,7 @@ PLANTED = [
     ("armed_trigger_is_kept_and_read_back", IgnoresTheSource, "the trigger is 'free'"),
     ("armed_trigger_is_kept_and_read_back", IgnoresTheExposure, "the exposure is 4000"),
     ("start_delivers_no_frame_from_before", KeepsOldFrames, "empty the buffers"),
+    ("lost_camera_is_noticed", Blocks, "must end at its timeout"),
     (
         "incomplete_frame_is_counted_and_not_delivered",
         DeliversIncompleteFrames,

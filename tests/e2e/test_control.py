@@ -100,9 +100,7 @@ def test_control_rejects_invalid_setting_with_message(rig: RigInProcess, command
         client(rig).set("reconstruct", min_iterations=5000)
     with pytest.raises(InputError, match="one of next_series, stop_series"):
         client(rig).do("acquire", "start_series")
-    with pytest.raises(
-        InputError, match="one of solver, iterations, min_iterations, adapt_budget"
-    ):
+    with pytest.raises(InputError, match="one of solver, iterations, min_iterations, adapt_budget"):
         client(rig).set("reconstruct", iteration=5)
     with pytest.raises(InputError, match=r"exposure.*expected a number from 0\.01 to 10; got 50\."):
         client(rig).set("acquire", exposure=50.0)

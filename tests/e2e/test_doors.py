@@ -16,7 +16,7 @@ import sci_stream
 from sci_stream.calibration.diagnosis import WITHHELD, diagnose
 from sci_stream.config import ReconstructSection
 from sci_stream.files.measurement_file import Measurements
-from sci_stream.model import Policy, SeriesInfo, Snapshot
+from sci_stream.model import Policy, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.reconstruct.solver_thread import Ready, Solved, SolverThread
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
@@ -24,6 +24,8 @@ from sci_stream.recon.guarded import GuardedSolver
 from sci_stream.recon.settings import default_settings
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.solve import SolveOptions, solve_file
+from sci_stream.web.recordings import Recordings
+from sci_stream.web.replays import Replays
 from tests.calibration.moved_masks import Rig
 
 pytestmark = pytest.mark.rig(seconds=60)
@@ -32,17 +34,20 @@ CPU = torch.device("cpu")
 SIZE = 96
 ITERATIONS = 4
 PATIENCE_S = 120.0
+OF_MASKS = {"mask_shift", "mask_match"}
 
 
 class Outcome(NamedTuple):
     """Result of a door.
 
-    ``video`` is None where the door writes none, ``defects`` where it stores none.
+    ``video`` is None where the door writes none; ``recorded`` are the defects that a row has,
+    besides those that its figures of the masks show.
     """
 
     video: np.ndarray | None
     defects: frozenset[str] | None
     withheld: bool
+    recorded: str | None = None
 
 
 def right(rig: Rig) -> Snapshot:
@@ -100,7 +105,7 @@ def of_guarded_solver(rig: Rig, snapshot: Snapshot) -> Outcome:
     return Outcome(video, names, report.start_reason == WITHHELD)
 
 
-def of_node(rig: Rig, snapshot: Snapshot) -> Outcome:
+def solved_by_node(rig: Rig, snapshot: Snapshot) -> Solved:
     section = ReconstructSection(
         solver="tv", iterations=ITERATIONS, threads=1, video_dtype="float32", adapt_budget=False
     )
@@ -117,6 +122,11 @@ def of_node(rig: Rig, snapshot: Snapshot) -> Outcome:
     ready, solved = results
     assert isinstance(ready, Ready)
     assert isinstance(solved, Solved)
+    return solved
+
+
+def of_node(rig: Rig, snapshot: Snapshot) -> Outcome:
+    solved = solved_by_node(rig, snapshot)
     health = solved.report.health
     assert health is not None
     names = frozenset(defect.name for defect in diagnose(health, 0.1))
@@ -161,11 +171,10 @@ def of_file(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
     return Outcome(video, names, done.out is None)
 
 
-def of_replay(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
-    shape = rig.calibration.shape
-    camera = "simulated", "1", *shape, "Mono12", 12
+def series_of(rig: Rig) -> SeriesInfo:
+    camera = "simulated", "1", *rig.calibration.shape, "Mono12", 12
     rig_file = f'[reconstruct]\ndenoiser = "tv"\niterations = {ITERATIONS}\n'
-    info = SeriesInfo(
+    return SeriesInfo(
         "s",
         10**9,
         "rig",
@@ -175,15 +184,44 @@ def of_replay(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
         rig.calibration.hash,
         rig_toml=rig_file,
     )
-    with RecordingWriter(folder / "raw.h5", info, rig.calibration, video=False) as writer:
+
+
+def of_replay(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
+    """Replay a snapshot that the rig had no time to solve, and that replay."""
+    calibration = rig.calibration
+    with RecordingWriter(folder / "raw.h5", series_of(rig), calibration, video=False) as writer:
         writer.write_raw(snapshot)
         writer.write_outcome(snapshot.id.seq, "raw_only")
         writer.close({"acquired": 1, "closed": True})
-    done = sci_stream.replay(folder / "raw.h5", device="cpu")
-    with sci_stream.open(done.path) as recording:
-        reason = bytes(recording.table["start_reason"][-1]).decode()
+    return _of_recording(sci_stream.replay(folder / "raw.h5", device="cpu").path)
+
+
+def of_repeated_replay(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
+    """Replay a snapshot that the rig solved."""
+    reconstruction = reconstructed_by_node(rig, snapshot)
+    with RecordingWriter(folder / "solved.h5", series_of(rig), rig.calibration) as writer:
+        writer.write_reconstruction(reconstruction)
+        writer.close({"acquired": 1, "closed": True})
+    return _of_recording(sci_stream.replay(folder / "solved.h5", device="cpu").path)
+
+
+def reconstructed_by_node(rig: Rig, snapshot: Snapshot) -> Reconstruction:
+    solved = solved_by_node(rig, snapshot)
+    return Reconstruction.of(
+        snapshot,
+        video=solved.video,
+        report=solved.report,
+        times=solved.times,
+        node="reconstruct-0",
+        device="cpu",
+    )
+
+
+def _of_recording(path: Path) -> Outcome:
+    with sci_stream.open(path) as recording:
+        row = {name: recording.table[name][-1] for name in ("start_reason", "defects")}
         video = np.asarray(recording.video[-1])
-    return Outcome(video, None, reason == WITHHELD)
+    return Outcome(video, None, row["start_reason"] == WITHHELD.encode(), row["defects"].decode())
 
 
 @pytest.mark.filterwarnings("ignore::sci_stream.DataWarning")
@@ -201,6 +239,7 @@ def test_every_door_gives_one_answer(
         "stream": of_stream(rig, snapshot),
         "solve": of_file(rig, snapshot, tmp_path),
         "replay": of_replay(rig, snapshot, tmp_path),
+        "replay of a result": of_repeated_replay(rig, snapshot, tmp_path),
     }
     reference = outcomes["guarded"]
     assert (reference.defects, reference.withheld) == (defects, withheld)
@@ -209,6 +248,25 @@ def test_every_door_gives_one_answer(
         assert (door, outcome.withheld) == (door, withheld)
         if outcome.defects is not None:
             assert (door, outcome.defects) == (door, defects)
+        if outcome.recorded is not None:
+            of_data = ",".join(defects - OF_MASKS)
+            assert (door, outcome.recorded) == (door, of_data)
         if outcome.video is not None:
             video = np.asarray(outcome.video, np.float32)
             np.testing.assert_allclose(video, reference.video, atol=2e-3, err_msg=door)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("change", "withheld"), [(displaced, False), (of_other_masks, True)])
+def test_refined_snapshot_keeps_masks_and_outcome(
+    change: Callable[[Rig], Snapshot], withheld: bool, tmp_path: Path
+) -> None:
+    rig = Rig(width_px=SIZE, height_px=SIZE, mask="random", scene="fast", truth=False)
+    shown = reconstructed_by_node(rig, dataclasses.replace(change(rig), truth=None))
+    replays = Replays(Recordings(tmp_path, lambda: ""), dict, floor_bytes=0)
+    replays.series_started(series_of(rig), rig.calibration)
+    refined = replays.refine(shown, ITERATIONS)
+    replays.close()
+    assert refined.report.masks_at == shown.report.masks_at
+    assert (refined.report.start_reason == WITHHELD) == withheld
+    np.testing.assert_allclose(refined.video, shown.video, atol=2e-3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,8 +108,13 @@ def read_weights(path: Path) -> None:
 
 
 def read_spool(path: Path) -> None:
-    """Take up the spool of another process."""
-    spool = Spool(path.parent, path.stem)
+    """Take up the spool of another process, one of whose files this is."""
+    folder = write_spool(path.parent / "rig.spool")
+    file = folder / path.suffix[1:]
+    file.unlink()
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(file)
+    spool = Spool(path.parent, "rig")
     if spool.recovered is not None:
         sum(1 for _ in spool.recovered.lost)
     spool.close(over=False)
@@ -229,14 +236,21 @@ def make_summary(path: Path) -> None:
     path.write_text(json.dumps({"ledger": ledger, **rest}))
 
 
-def make_spool(path: Path) -> None:
-    """Write a spool with three snapshots."""
+def write_spool(folder: Path) -> Path:
+    """Write a spool with three snapshots; return its folder."""
+    shutil.rmtree(folder, ignore_errors=True)
     series = make_series()
-    spool = Spool(path.parent, path.stem)
-    spool.begin(series.info, truth=False, limit_bytes=1 << 16)
+    spool = Spool(folder.parent, folder.stem)
+    spool.begin(series.info, limit_bytes=1 << 16)
     for seq in range(3):
         spool.keep(series.snapshot(seq), 0)
     spool.close(over=False)
+    return folder
+
+
+def make_spool(path: Path) -> None:
+    """Write a file of a spool, named by its suffix."""
+    shutil.copyfile(write_spool(path.parent / "rig.spool") / path.suffix[1:], path)
 
 
 def make_ledger(path: Path) -> None:
@@ -271,5 +285,6 @@ READERS = {
     "rig": Reader(".toml", make_rig, lambda path: load_rig(path, overrides={})),
     "summary": Reader(".json", make_summary, lambda path: complete_summary(path, 0)),
     "saved ledger": Reader(".ledger", make_ledger, lambda path: LedgerFile(path).read("run-1")),
-    "spool": Reader(".spool", make_spool, read_spool),
+    "spool": Reader(".series", make_spool, read_spool),
+    "spooled snapshot": Reader(".1", make_spool, read_spool),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from sci_stream.errors import StorageError
 from sci_stream.recording import segments
+from sci_stream.recording.layout import Compression
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from tests.recording.writing import start_writer
@@ -76,29 +78,42 @@ def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) ->
         assert recording.clean
 
 
-def test_flushed_data_stays_readable_after_a_write_error(tmp_path: Path, series) -> None:
-    writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video=False)
+@pytest.mark.parametrize("compression", list(Compression))
+def test_flushed_data_stays_readable_after_a_write_error(
+    tmp_path: Path, series, compression: Compression, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.h5"
+    writer = RecordingWriter(path, series.info, series.calibration, compression=compression)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    written = 0
+    flushed = 0
 
-    def write_on() -> None:
-        nonlocal written
+    def write_on(writer: RecordingWriter) -> None:
+        nonlocal flushed
         for seq in range(1000):
             writer.write_raw(series.snapshot(seq))
             writer.flush()
-            written += 1
+            flushed += 1
+
+    def assert_readable(recording: Recording) -> None:
+        assert set(range(flushed)) <= set(recording.raw_seqs)
+        for seq in range(flushed):
+            assert np.array_equal(recording.raw(seq), series.counts(seq))
+        assert not recording.clean
 
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 400_000, hard))
         with pytest.raises(StorageError, match=r"run\.h5.*MiB free"):
-            write_on()
+            write_on(writer)
         with pytest.raises(StorageError, match="has failed"):
             writer.write_raw(series.snapshot(2000))
-        writer.close({"acquired": written})
+        with Recording(path) as recording:
+            assert_readable(recording)
+            writer.close({"acquired": flushed})
+            recording.refresh()
+            assert_readable(recording)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert written > 10
-    with Recording(tmp_path / "run.h5") as recording:
-        assert recording.raw_seqs[:written] == list(range(written))
-        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in range(written))
-        assert not recording.clean
+    assert flushed > 10
+    del writer
+    gc.collect()
+    assert capfd.readouterr().err == "", "HDF5 and h5py print no traceback"

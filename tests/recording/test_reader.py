@@ -54,9 +54,9 @@ def test_end_and_restart_of_a_series_read_only_outcomes(
     """
     read: set[str] = set()
 
-    def noted(node: h5py.Dataset) -> np.ndarray:
+    def noted(node: h5py.Dataset, part: slice) -> np.ndarray:
         read.add(node.name)
-        return read_dataset(node)
+        return read_dataset(node, part)
 
     monkeypatch.setattr(columns, "read_dataset", noted)
     assert count_recorded(recorded, series.info.series) == (4, 4, [])

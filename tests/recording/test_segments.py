@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def test_concurrently_created_segment_is_kept(
 ) -> None:
     open_file = RecordingWriter._open
 
-    def overtaken(writer: RecordingWriter, hidden: Path) -> object:
+    def overtaken(writer: RecordingWriter, hidden: Path, opened: ExitStack) -> None:
         if writer.path.name == "run.h5":
             writer.path.write_text("another sink's")
-        return open_file(writer, hidden)
+        open_file(writer, hidden, opened)
 
     monkeypatch.setattr(RecordingWriter, "_open", overtaken)
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:

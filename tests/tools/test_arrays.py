@@ -252,7 +252,7 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
         ),
         (lambda y, m: (y.T, m), r"Pass masks\.transpose\(0, 2, 1\)"),
         (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"Pass masks\.transpose\(2, 0, 1\)"),
-        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots last: pass np\.moveaxis\(y, -1, 0\)"),
+        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots, pass np\.moveaxis\(y, -1, 0\)"),
         (lambda y, m: (y, m[0]), r"The masks have an invalid shape; expected \(B, H, W\)"),
         (lambda y, m: (y, m - 1), r"negative values.*got -1 to 0.*masks\.clip\(0\)"),
         (lambda y, m: (y, m * 0), "Empty masks.*4 of 4 masks are 0 everywhere, such as number 0"),
@@ -372,31 +372,6 @@ def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     assert not (unchecked.video == unchecked.video[0]).all()
 
 
-def test_shuffled_masks_give_a_warning_after_a_few_snapshots(filmed) -> None:
-    y, masks = filmed
-    shuffled = masks[np.random.default_rng(5).permutation(len(masks))]
-    with pytest.raises(DataError, match="another order"):
-        solve(y, shuffled, white=1.0)
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        result = solve(y, shuffled, white=1.0, on_mismatch="snapshot")
-    assert {report.start_reason for report in result.reports} == {"mismatch"}, (
-        "those before it was seen, too"
-    )
-    with pytest.warns(sci_stream.MaskMismatchWarning, match="another order"):
-        stream = list(
-            sci_stream.reconstruct_stream(
-                y,
-                shuffled,
-                solver="tv",
-                iterations=4,
-                device="cpu",
-                white=1.0,
-                on_mismatch="snapshot",
-            )
-        )
-    assert stream[-1].report.start_reason == "mismatch"
-
-
 def test_right_masks_give_no_warning(filmed) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -434,7 +409,7 @@ def test_solve_that_diverges_raises_or_says_so(y, masks, tmp_path) -> None:
     large = dataclasses.replace(weights, kernels=tuple(1e15 * k for k in weights.kernels))
     save_ffdnet(large, tmp_path / "large.safetensors")
     options = {"solver": "ffdnet", "weights": tmp_path / "large.safetensors"}
-    with pytest.raises(DataError, match="snapshot 0 diverged; expected finite frames"):
+    with pytest.raises(DataError, match=r"snapshot 0 diverged to NaN.*choose another one"):
         solve(y, masks, **options)
     with pytest.warns(sci_stream.MaskMismatchWarning, match="snapshot 0 diverged"):
         result = solve(y, masks, on_mismatch="snapshot", **options)

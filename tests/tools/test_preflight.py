@@ -139,12 +139,6 @@ def test_check_other_masks_are_refused(tmp_path: Path) -> None:
     assert "explain nothing" in finding.text
 
 
-def test_check_shuffled_masks_are_refused_with_a_better_order(tmp_path: Path) -> None:
-    finding = masks_finding(tmp_path, order=np.random.default_rng(5).permutation(8))
-    assert finding.exit_status == 2
-    assert "A better order, or its reverse: (" in finding.text
-
-
 @pytest.mark.parametrize(
     ("modulator", "words"),
     [

@@ -135,7 +135,6 @@ def psnr_db(table: Path, recording: Recording) -> tuple[list[int], list[float]]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.slow  # a slip is not always corrected within ten snapshots: the cause is not known
 def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
     path = write_rig(table, rig_on(table))
     sizes = (f"-n{B}", f"--height={H}", f"--width={W}", "--block=2")
@@ -191,7 +190,7 @@ def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
         (RESTART, cycles[-1] + 1),
     ):
         after = [n for n in range(begin, len(cycles)) if fault <= cycles[n] < next_fault]
-        settled = after[10:] or after[-2:]
+        settled = after[10:] or after[-1:]  # the first after a lost pulse continues no video
         assert np.median([figures[n] for n in settled]) > undisturbed_db - 1.0, (
             fault,
             cycles,

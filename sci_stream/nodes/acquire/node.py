@@ -341,7 +341,6 @@ class AcquireNode:
         limit_bytes = self._rig.policy.ring_mib << 20
         self._info = self._spool.begin(
             info,
-            truth=capabilities.has_truth,
             limit_bytes=limit_bytes,
             other_camera=section.other_camera,
         )
@@ -429,7 +428,7 @@ class AcquireNode:
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
-        if waiting and self._spool.slots and not self._link.connection.connected:
+        if waiting and self._spool.max_snapshots and not self._link.connection.connected:
             # Dropped snapshots would leave the spool without the sink's knowledge: the next run
             # would find them lost.
             raise EnvironmentFault(
@@ -482,7 +481,7 @@ class AcquireNode:
             id=identity,
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             counts=with_checksum(frame.counts)
-            if self._spool.slots or self._records_raw
+            if self._spool.max_snapshots or self._records_raw
             else frame.counts,
             calibration_hash=info.calibration_hash,
             n_frames=info.n_frames,

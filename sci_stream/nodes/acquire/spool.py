@@ -1,28 +1,25 @@
-"""The spool: a file of unacknowledged snapshots that survives a crash of the acquire node.
+"""The spool: a folder of unacknowledged snapshots that survives a crash of the acquire node.
 
-The file is memory-mapped. Data written to the mapping belong to the kernel: they survive a crash of
-the process, but not of the machine. On a memory file system the cost is one copy of a snapshot and
-no disk access.
+Written data belong to the kernel: they survive a crash of the process, but not of the machine.
+On a memory file system the cost is one copy of a snapshot and no disk access.
 
-A header comes first, then the series, then slots of one snapshot each. The state of a slot is
-written last, so that a partially written slot does not count as a snapshot; checksums detect other
-corruption.
+A memory-mapped file has the series and its numbers. Each snapshot has a file of its own, named by
+its number, whose checksums show one that was written in part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
+import errno
 import logging
 import mmap
 import os
+import shutil
 import struct
-import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +27,7 @@ from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock, read
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError, WireError
 from sci_stream.file_guard import lock
-from sci_stream.model import Array, SeriesInfo, Snapshot
+from sci_stream.model import SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
 from sci_stream.wire.codec import decode, encode
@@ -39,44 +36,41 @@ from sci_stream.wire.header import Limits
 log = logging.getLogger(__name__)
 
 _MAGIC = b"SCISPOOL"
-_VERSION = 1
-# Type and offset of each field.
-_FIXED: dict[str, tuple[Any, int]] = {
-    "magic": ("S8", 0),
-    "version": ("<u4", 8),
-    "slots": ("<u4", 12),
-    "slot_bytes": ("<u8", 16),
-    "begin": ("<u4", 24),  # offset of the slots
-    "info_bytes": ("<u4", 28),
-    "info_crc": ("<u4", 32),
-}
-_CHANGING: dict[str, tuple[Any, int]] = {
-    "numbering": (
-        ("<u8", 3),
-        64,
-    ),  # next seq, epoch, frames missed by the camera: written by the camera thread
-    "confirmed": ("<u8", 96),  # the sink has confirmed every outcome below this number
-    "running_ns": (
-        "<u8",
-        104,
-    ),  # the camera's start in monotonic time, which all processes of the host share
-    "written_slots": ("<u8", 112),
-    "is_ending": ("<u4", 128),
-    "reason": ("S252", 132),
-    "clock": ("S64", 384),  # of the process that began the series, which the others continue
-}
-_HEAD = np.dtype(cast(Any, {**_FIXED, **_CHANGING}))
+_VERSION = 2
+_HEAD = np.dtype(
+    [
+        ("magic", "S8"),
+        ("version", "<u4"),
+        ("max_snapshots", "<u4"),
+        ("info_bytes", "<u4"),
+        ("info_crc", "<u4"),
+        # Next seq, epoch, frames missed by the camera: written by the camera thread.
+        ("numbering", "<u8", 3),
+        # The sink has confirmed every outcome below this number.
+        ("confirmed", "<u8"),
+        # The camera's start in monotonic time, which all processes of the host share.
+        ("running_ns", "<u8"),
+        ("is_ending", "<u4"),
+        ("reason", "S252"),
+        # Of the process that began the series, which the others continue.
+        ("clock", "S64"),
+    ]
+)
 _INFO_AT = 512
-_SLOT = struct.Struct(
-    "<IIQIIQQ"
-)  # state, CRC of the rest, seq, header length, number of payloads, their lengths
-_STATE = struct.Struct("<I")
-# States of a slot: empty; a snapshot; a delivered snapshot whose raw counts are not yet confirmed.
-_FREE, _HELD, _DELIVERED = 0, 0x48454C44, 0x44454C56
-_MAX_SLOTS = 1 << 16
-# A snapshot's header is a few hundred bytes; chunk data may add kilobytes.
-_MAX_HEADER = 16 << 10
-_MAX_PAYLOADS = 2
+_SERIES = "series"
+# A spool that is being created or deleted.
+_ASIDE = ".new"
+# A delivered snapshot whose raw counts are not yet confirmed.
+_DELIVERED = ".delivered"
+# A file for the next snapshot: with new pages of memory, 8 MiB take twice the time.
+_FREE = ".free"
+# Before the parts of a snapshot: the CRC of their sizes and the header; the sizes of the header and
+# of up to two payloads.
+_CRC = struct.Struct("<I")
+_SIZES = struct.Struct("<IQQ")
+_PARTS_AT = _CRC.size + _SIZES.size
+# Each is a file.
+_MAX_SNAPSHOTS = 1 << 16
 # Snapshots without a confirmed outcome: far more than any queue holds.
 _MAX_OPEN = 1 << 24
 
@@ -88,8 +82,8 @@ class RecoveredState:
     ``next_seq`` is the first unused number; the sink has confirmed every outcome below
     ``confirmed``; ``running_ns`` is the monotonic time of the camera's first start, 0 if it was not
     started; ``ending`` is the end reason of a series that was ending, otherwise ``""``; of
-    ``delivered`` snapshots only the raw counts were unconfirmed; ``corrupt_slots`` counts slots
-    without a readable snapshot.
+    ``delivered`` snapshots only the raw counts were unconfirmed; ``corrupt`` counts files without a
+    readable snapshot.
     """
 
     info: SeriesInfo
@@ -101,7 +95,7 @@ class RecoveredState:
     ending: str
     snapshots: tuple[Snapshot, ...]
     delivered: frozenset[int]
-    corrupt_slots: int
+    corrupt: int
 
     @property
     def lost(self) -> Iterator[int]:
@@ -115,7 +109,7 @@ class RecoveredState:
 def spool_path(
     folder: Path | None, rig: str, environment: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """Return the spool file of a rig, in the rig's or the supervisor's folder; None without a
+    """Return the spool of a rig, in the rig's or the supervisor's folder; None without a
     folder.
     """
     place = folder or environment.get(SPOOL_VARIABLE)
@@ -137,8 +131,8 @@ class Spool:
     its acquire node.
 
     It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and
-    `number`, the node's loop the rest. The file is locked while it is open; one that is unreadable,
-    e.g. of another release, is quarantined.
+    `number`, the node's loop the rest. It is locked while it is open; one that is unreadable, e.g.
+    of another release, is quarantined.
 
     Raises `StorageError` if another acquire node has the spool open, or the folder named by the rig
     is unusable. An unusable folder of the supervisor only disables the spool.
@@ -148,7 +142,6 @@ class Spool:
         self._requested = folder is not None
         self._path = spool_path(folder, rig)
         self._done = done_path()
-        self._lock = threading.Lock()
         self._warned = False
         self.unspooled = 0
         """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
@@ -158,9 +151,12 @@ class Spool:
         if self._path is None or not self._path.exists():
             return
         try:
-            with _opened(self._path, self._path, os.O_RDWR) as number:
-                begin, slots, info = _read_head(number)
-                self._map_file(number, begin, slots)
+            file = self._path / _SERIES
+            if not file.is_file():
+                raise ValueError("not a spool")
+            with _opened(file, os.O_RDWR) as number:
+                max_snapshots, info = _read_head(number)
+                self._map_file(number, max_snapshots)
                 self.recovered = self._recover(info)
                 self._continue_clock(info.series)
         except (ValueError, WireError) as error:
@@ -177,29 +173,26 @@ class Spool:
                 series,
             )
 
-    def _map_file(self, number: int = -1, begin: int = _INFO_AT, slots: int = 0) -> None:
-        """Use an open file with so many slots from ``begin`` on; none has no slots."""
-        self._map = mmap.mmap(number, 0 if slots else _INFO_AT)
-        self._number, self._begin, self.slots = number, begin, slots
-        self._slot_bytes = (len(self._map) - begin) // max(1, slots)
-        self._bytes: Array = np.frombuffer(self._map, np.uint8)
+    def _map_file(self, number: int = -1, max_snapshots: int = 0) -> None:
+        """Use the open file of a series; without one, nothing is kept."""
+        self._map = mmap.mmap(number, _INFO_AT)
+        self._number = number
+        self.max_snapshots = max_snapshots
         self._head = np.frombuffer(self._map, _HEAD, 1)[0]
-        self._free = list(range(slots))
-        self._allocated = [0] * slots
-        self._used: dict[int, int] = {}
+        self._files: dict[int, Path] = {}
+        self._free: list[Path] = []
         self._first_confirmed = 0
         self._confirmed = IntervalSet()
 
     def begin(
-        self, info: SeriesInfo, *, truth: bool, limit_bytes: int, other_camera: bool = False
+        self, info: SeriesInfo, *, limit_bytes: int, other_camera: bool = False
     ) -> SeriesInfo:
         """Return the series to run: the recovered one if it matches the camera and calibration,
         otherwise ``info``.
 
         A spool with other masks or another format is quarantined and named in the log: it is the
-        only copy of its snapshots. ``truth`` if snapshots come with ground truth; ``limit_bytes``
-        for all together sets the number of slots at one byte per pixel. ``other_camera`` allows
-        another serial number or firmware.
+        only copy of its snapshots. ``limit_bytes`` for all together sets their number at one byte
+        per pixel. ``other_camera`` allows another serial number or firmware.
         """
         if self._path is None:
             return info
@@ -208,13 +201,12 @@ class Spool:
             self._first_confirmed = state.confirmed
             self._head["numbering"][1] = state.epoch + 1
             log.warning(
-                "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or "
-                "corrupt",
+                "resuming series %s at snapshot %d (epoch %d): %d recovered, %d corrupt",
                 state.info.series,
                 state.next_seq,
                 state.epoch + 1,
                 len(state.snapshots),
-                state.corrupt_slots,
+                state.corrupt,
             )
             return state.info
         if state is not None:
@@ -223,63 +215,50 @@ class Spool:
             self.recovered = None
             read_again()
         try:
-            self._create(self._path, info, truth=truth, limit_bytes=limit_bytes)
+            self._create(self._path, info, limit_bytes)
         except StorageError as error:
             if self._requested:
                 raise
             # The user did not configure this folder: run without a spool rather than not at all.
-            with contextlib.suppress(OSError):
-                self._path.unlink()
             log.warning(
                 "spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error
             )
         return info
 
-    def _create(self, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> None:
-        """Create the file of a series, replacing an existing one. Raises `StorageError`."""
+    def _create(self, path: Path, info: SeriesInfo, limit_bytes: int) -> None:
+        """Create the spool of a series. Raises `StorageError`."""
         series = bytes(encode(info)[1])
         pixels = info.height_px * info.width_px
-        slots = min(_MAX_SLOTS, 1 + max(1, limit_bytes // pixels))
-        # Header, counts and ground truth with up to 4 bytes per pixel.
-        slot_bytes = _pages(
-            _SLOT.size + _MAX_HEADER + 4 * pixels * (1 + (info.n_frames if truth else 0))
-        )
+        max_snapshots = min(_MAX_SNAPSHOTS, 1 + max(1, limit_bytes // pixels))
         head = np.zeros((), _HEAD)
-        begin = _pages(_INFO_AT + len(series))
-        fixed = (_MAGIC, _VERSION, slots, slot_bytes, begin, len(series), zlib.crc32(series))
-        for name, value in zip(_FIXED, fixed, strict=True):
-            head[name] = value
+        head["magic"] = _MAGIC
+        head["version"] = _VERSION
+        head["max_snapshots"] = max_snapshots
+        head["info_bytes"] = len(series)
+        head["info_crc"] = zlib.crc32(series)
         head["clock"] = clock_mark()
-        # Written aside and renamed: a crash while creating must not leave a half-written spool
-        # under the real name.
-        new = path.with_suffix(".new")
-        with _opened(path, new, os.O_RDWR | os.O_CREAT | os.O_EXCL) as number:
-            os.ftruncate(number, begin + slots * slot_bytes)  # sparse
-            # Reserve the header now: on a full memory file system a later write through the mapping
+        # Made aside and renamed: a crash while creating must not leave a half-written spool under
+        # the real name.
+        new = path.with_suffix(_ASIDE)
+        shutil.rmtree(new, ignore_errors=True)
+        with _opened(new / _SERIES, os.O_RDWR | os.O_CREAT | os.O_EXCL) as number:
+            # Reserve the file now: on a full memory file system a later write through the mapping
             # would raise SIGBUS.
-            os.posix_fallocate(number, 0, begin)
+            os.posix_fallocate(number, 0, _INFO_AT + len(series))
             os.pwrite(number, head.tobytes(), 0)
             os.pwrite(number, series, _INFO_AT)
             new.rename(path)
-            self._map_file(number, begin, slots)
+            self._map_file(number, max_snapshots)
 
     # --- camera thread
 
     def keep(self, snapshot: Snapshot, missed: int) -> bool:
-        """Copy a snapshot into a slot and use up its number; False, counted,
-        if there is no room.
-        """
-        parts = (
-            [np.frombuffer(part, np.uint8) for part in encode(snapshot)[1:]] if self.slots else []
-        )
-        slot = self._take_slot(_SLOT.size + sum(part.nbytes for part in parts)) if parts else None
-        if slot is not None:
-            self._used[snapshot.id.seq] = slot
-            self._write(self._at(slot), snapshot.id.seq, parts)
-        elif parts:
+        """Write a snapshot to a file and use up its number; False, counted, if there is no room."""
+        seq = snapshot.id.seq
+        if self.max_snapshots and not self._write(seq, encode(snapshot)[1:]):
             self.unspooled += 1
-        self.number(snapshot.id.seq, snapshot.id.epoch, missed)
-        return slot is not None
+        self.number(seq, snapshot.id.epoch, missed)
+        return seq in self._files
 
     def number(self, seq: int, epoch: int, missed: int) -> None:
         """Record the next number and the frames missed by the camera so far."""
@@ -298,16 +277,15 @@ class Spool:
 
     def delivered(self, seq: int) -> None:
         """Mark a snapshot as delivered: only its raw counts are unconfirmed."""
-        slot = self._used.get(seq)
-        if slot is not None:
-            _STATE.pack_into(self._map, self._at(slot), _DELIVERED)
+        if (path := self._files.get(seq)) is not None:
+            with contextlib.suppress(OSError):
+                self._files[seq] = path.rename(path.with_suffix(_DELIVERED))
 
     def release(self, seq: int) -> None:
         """Release a snapshot."""
-        slot = self._used.pop(seq, None)
-        if slot is not None:
-            _STATE.pack_into(self._map, self._at(slot), _FREE)
-            self._give_back(slot)
+        if (path := self._files.pop(seq, None)) is not None:
+            with contextlib.suppress(OSError):
+                self._free.append(path.rename(path.with_suffix(_FREE)))
 
     def end(self, reason: str) -> None:
         """Record that the series is ending: a process that resumes it acquires nothing more."""
@@ -323,17 +301,20 @@ class Spool:
                 os.utime(self._path)
 
     def close(self, *, over: bool, last: bool = False) -> None:
-        """Close the file; delete it if the series is ``over``.
+        """Close the spool; delete it if the series is ``over``.
 
         ``last``: no further series is requested.
         """
         if over and last and self._done is not None:
             with contextlib.suppress(OSError):
                 self._done.touch()
-        if self._path is None or not self.slots:
+        if self._path is None or not self.max_snapshots:
             return
         if over:
-            self._path.unlink(missing_ok=True)
+            gone = self._path.with_suffix(_ASIDE)
+            with contextlib.suppress(OSError):
+                self._path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
         number, mapped = self._number, self._map
         self._map_file()
         with contextlib.suppress(BufferError):
@@ -342,33 +323,39 @@ class Spool:
 
     def status(self) -> dict[str, int]:
         """Return the numbers of spooled snapshots and of those that did not fit."""
-        return {"spooled": len(self._used), "unspooled": self.unspooled} if self.slots else {}
+        if not self.max_snapshots:
+            return {}
+        return {"spooled": len(self._files), "unspooled": self.unspooled}
 
-    # --- slots
+    # --- files
 
-    def _at(self, slot: int) -> int:
-        return self._begin + slot * self._slot_bytes
-
-    def _give_back(self, slot: int) -> None:
-        with self._lock:
-            heapq.heappush(self._free, slot)
-
-    def _take_slot(self, need: int) -> int | None:
-        with self._lock:
-            slot = heapq.heappop(self._free) if self._free and need <= self._slot_bytes else None
-        if slot is None:
-            self._warn("all slots are in use")
-        elif need > self._allocated[slot]:
+    def _write(self, seq: int, parts: list[bytes | memoryview]) -> bool:
+        """Write the header and payloads of a snapshot; return whether there was room."""
+        if len(self._files) >= self.max_snapshots:
+            self._warn("it has as many snapshots as it may")
+            return False
+        assert self._path is not None
+        path = self._free.pop() if self._free else self._path / f"{seq}{_FREE}"
+        lengths = [memoryview(part).nbytes for part in parts]
+        sizes = _SIZES.pack(*lengths, *[0] * (3 - len(lengths)))
+        # The payloads have checksums of their own in the header.
+        crc = _CRC.pack(zlib.crc32(parts[0], zlib.crc32(sizes)))
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Writing to a mapping beyond the free space of the file system raises SIGBUS.
-                os.posix_fallocate(self._number, self._at(slot), need)
-            except OSError as error:
-                self._warn(os.strerror(error.errno or 0))
-                self._give_back(slot)
-                return None
-            self._allocated[slot] = need
-            self._head["written_slots"] = max(int(self._head["written_slots"]), slot + 1)
-        return slot
+                written = os.writev(number, [crc, sizes, *parts])
+                os.ftruncate(number, written)
+            finally:
+                os.close(number)
+            if written != _PARTS_AT + sum(lengths):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._files[seq] = path.rename(self._path / str(seq))
+        except OSError as error:
+            self._warn(str(error.strerror))
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return False
+        return True
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -379,51 +366,33 @@ class Spool:
                 why,
             )
 
-    def _write(self, at: int, seq: int, parts: list[Array]) -> None:
-        """Write the header and payloads of a snapshot to a free slot."""
-        # Bytes first, checksum in the prefix, state last: a crash at any point leaves either a
-        # valid slot or a free one.
-        header_bytes, *sizes = (part.nbytes for part in parts)
-        padded = sizes + [0] * (_MAX_PAYLOADS - len(sizes))
-        fields = _SLOT.pack(_FREE, 0, seq, header_bytes, len(sizes), *padded)[8:]
-        # Of prefix and header only: the payloads have a checksum of their own in the wire header.
-        crc = zlib.crc32(parts[0].data, zlib.crc32(fields))
-        self._map[at : at + _SLOT.size] = struct.pack("<II", _FREE, crc) + fields
-        end = at + _SLOT.size
-        for part in parts:
-            self._bytes[end : end + part.nbytes] = part
-            end += part.nbytes
-        _STATE.pack_into(self._map, at, _HELD)
-
-    def _read(self, at: int, series: str) -> Snapshot | None:
-        """Return a copy of the snapshot in a slot; None if it is corrupt or of another series."""
-        prefix = self._map[at : at + _SLOT.size]
-        _, crc, seq, header_bytes, n_payloads, *sizes = _SLOT.unpack(prefix)
-        del sizes[n_payloads:]
-        # Sizes are checked before the checksum, which would read beyond the slot if they are
-        # damaged.
-        fits = _SLOT.size + header_bytes + sum(sizes) <= self._slot_bytes
-        if n_payloads > _MAX_PAYLOADS or header_bytes > _MAX_HEADER or not fits:
+    def _read(self, path: Path, series: str) -> Snapshot | None:
+        """Return the snapshot in a file; None if it is corrupt or of another series."""
+        content = path.read_bytes() if path.is_file() else b""
+        if len(content) < _PARTS_AT:
             return None
+        sizes = content[_CRC.size : _PARTS_AT]
+        at = _PARTS_AT
         parts = []
-        end = at + _SLOT.size
-        for size in (header_bytes, *sizes):
-            parts.append(self._map[end : end + size])
-            end += size
-        if zlib.crc32(parts[0], zlib.crc32(prefix[8:])) != crc:
+        for size in filter(None, _SIZES.unpack(sizes)):
+            parts.append(content[at : at + size])
+            at += size
+        crc = _CRC.pack(zlib.crc32(b"".join(parts[:1]), zlib.crc32(sizes)))
+        if at != len(content) or not content.startswith(crc):
             return None
         try:
-            snapshot = decode([b"snapshot", *parts], Limits(max_payload_bytes=self._slot_bytes))
+            snapshot = decode([b"snapshot", *parts], Limits(max_payload_bytes=at))
         except WireError as error:
-            log.warning("corrupt spool slot ignored: %s", error)
+            log.warning("corrupt spooled snapshot ignored: %s", error)
             return None
         assert isinstance(snapshot, Snapshot)
-        return snapshot if (snapshot.id.series, snapshot.id.seq) == (series, seq) else None
+        is_named_so = (snapshot.id.series, str(snapshot.id.seq)) == (series, path.stem)
+        return snapshot if is_named_so else None
 
     def _recover(self, info: SeriesInfo) -> RecoveredState:
-        """Return the state that the file has; occupy its slots.
+        """Return the state that the spool has, without its corrupt files.
 
-        Raises ValueError if it is damaged.
+        Raises ValueError if its numbers are damaged.
         """
         head = self._head
         next_seq, epoch, missed = head["numbering"].tolist()
@@ -436,24 +405,24 @@ class Spool:
             raise ValueError(
                 f"its numbers are damaged: next {next_seq}, confirmed {confirmed}, epoch {epoch}"
             )
-        # Slots fill from the lowest, so slots beyond have never been written; reading them would
-        # allocate pages.
-        head["written_slots"] = written = min(int(head["written_slots"]), self.slots)
         recovered: dict[int, Snapshot] = {}
         delivered = set[int]()
         corrupt = 0
-        self._free = list(range(written, self.slots))
-        for slot in range(written):
-            (state,) = _STATE.unpack_from(self._map, self._at(slot))
-            snapshot = None if state == _FREE else self._read(self._at(slot), info.series)
-            if snapshot is None or snapshot.id.seq in recovered:
-                corrupt += state != _FREE
-                self._give_back(slot)
-            else:
-                recovered[snapshot.id.seq] = snapshot
-                self._used[snapshot.id.seq] = slot
-                if state == _DELIVERED:
-                    delivered.add(snapshot.id.seq)
+        assert self._path is not None
+        for path in self._path.iterdir():
+            if path.name == _SERIES:
+                continue
+            is_free = path.suffix == _FREE
+            snapshot = None if is_free else self._read(path, info.series)
+            if snapshot is None:
+                corrupt += not is_free
+                path.unlink()
+                continue
+            seq = snapshot.id.seq
+            recovered[seq] = snapshot
+            self._files[seq] = path
+            if path.suffix == _DELIVERED:
+                delivered.add(seq)
         return RecoveredState(
             info=info,
             next_seq=max([next_seq, *(seq + 1 for seq in recovered)]),
@@ -464,20 +433,20 @@ class Spool:
             ending=head["reason"].decode(errors="replace") if head["is_ending"] else "",
             snapshots=tuple(recovered[seq] for seq in sorted(recovered)),
             delivered=frozenset(delivered),
-            corrupt_slots=corrupt,
+            corrupt=corrupt,
         )
 
 
 @contextlib.contextmanager
-def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
-    """Open and lock the file of the spool ``path``; close it again after an error.
+def _opened(file: Path, flags: int) -> Iterator[int]:
+    """Open and lock the file of a series; close it again after an error.
 
     Raises StorageError.
     """
+    path = file.parent
     try:
-        if flags & os.O_CREAT:
-            make_private_folder(path.parent)
-            file.unlink(missing_ok=True)  # left by a crash
+        for folder in (path.parent, path):
+            make_private_folder(folder)
         number = open_own(file, flags)
         try:
             # The lock goes with the descriptor: it is released even if the process is killed.
@@ -502,31 +471,23 @@ def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
         ) from None
 
 
-def _read_head(number: int) -> tuple[int, int, SeriesInfo]:
-    """Return the offset and the number of the slots, and the series.
+def _read_head(number: int) -> tuple[int, SeriesInfo]:
+    """Return the limit of the number of snapshots, and the series.
 
     Raises ValueError or WireError.
     """
     content = os.pread(number, _HEAD.itemsize, 0)
     if len(content) < _HEAD.itemsize or not content.startswith(_MAGIC):
-        raise ValueError("not a spool file")
-    _, version, slots, slot_bytes, begin, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[
-        0
-    ].item()
+        raise ValueError("not a spool")
+    _, version, max_snapshots, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[0].item()
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     series = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
-    size = os.fstat(number).st_size
-    if (
-        not 0 < slots <= _MAX_SLOTS
-        or begin < _INFO_AT
-        or begin + slots * slot_bytes != size
-        or zlib.crc32(series) != crc
-    ):
+    if max_snapshots == 0 or zlib.crc32(series) != crc:
         raise ValueError("corrupt header")
     info = decode([b"series_start", series])
     assert isinstance(info, SeriesInfo)
-    return begin, slots, info
+    return max_snapshots, info
 
 
 def _quarantine(path: Path, why: str) -> None:
@@ -553,8 +514,3 @@ def _mismatch(recovered: SeriesInfo, now: SeriesInfo, other_camera: bool) -> str
         if before != after:
             return f"{name} changed from {before} to {after}"
     return ""
-
-
-def _pages(nbytes: int) -> int:
-    """Round up to a multiple of the page size."""
-    return -(-nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

@@ -148,6 +148,9 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     yield _account(ledger)
     for _, words in fault_lines(summary["frame_faults"]):
         yield words
+    calibration = summary.get("calibration") or {}
+    for line in calibration.get("defects", "").splitlines():
+        yield line.partition(": ")[2]
     figures = []
     if summary["psnr_db"]:
         figures.append(

@@ -270,7 +270,8 @@ class Supervisor:
         """
         for folder in folders_left_behind(self._folder.path.parent):
             if spools := _spools(folder):
-                size = sum(file.stat().st_blocks * 512 for file in spools) >> 20
+                files = (file for spool in spools for file in spool.glob("*"))
+                size = sum(file.stat().st_size for file in files) >> 20
                 self._report(
                     f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of "
                     "memory): to resume "
@@ -285,10 +286,8 @@ class Supervisor:
         folder = self._folder.path
         if spools := _spools(folder):
             place = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
-            for file in (
-                *spools,
-                *folder.glob("*.ledger"),
-            ):  # the spools, and the sink's ledger of the series
+            # With the sink's ledger of the series.
+            for file in (*spools, *folder.glob("*.ledger")):
                 file.rename(place / file.name)
             self._report(f"undelivered snapshots are kept in {place}")
             if any(file.suffix == ".spool" for file in spools):
@@ -370,7 +369,7 @@ def _changed_s(path: Path) -> float:
 
 
 def _spools(folder: Path) -> list[Path]:
-    """Return the files with snapshots that exist nowhere else: spools, and those that could not be
+    """Return what has snapshots that exist nowhere else: spools, and those that could not be
     resumed.
     """
     return [*folder.glob("*.spool"), *folder.glob("*.aside")]

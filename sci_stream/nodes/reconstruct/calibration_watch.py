@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from sci_stream.calibration.cycle_phase import CyclePhase
 from sci_stream.calibration.evidence import Defect
 from sci_stream.config import CalibrationSection
-from sci_stream.model import Array, Snapshot
+from sci_stream.model import Snapshot
 from sci_stream.modulation.feedback import (
     CORRECTIONS,
     DELAY,
@@ -48,7 +47,6 @@ class CalibrationWatch:
                 100 * self._unmeasured,
             )
         self._reported: dict[str, Defect] = {}
-        self._phase = CyclePhase()
         self._corrections: Value = 0
         self._placed: tuple[Value, ...] = ()
         self.first_mask: int | None = None
@@ -67,7 +65,7 @@ class CalibrationWatch:
     def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Delivered:
         """Wait for a solve; log each fault once, when it begins and when it ends."""
         solved = self.solver.finish(snapshot, pending)
-        self._check_phase(snapshot, solved.video)
+        self._check_phase(snapshot)
         known = {defect.name: defect for defect in solved.defects}
         for name, defect in known.items():
             if name not in self._reported:
@@ -77,16 +75,17 @@ class CalibrationWatch:
         self._reported = known
         return solved
 
-    def _check_phase(self, snapshot: Snapshot, video: Array) -> None:
+    def _check_phase(self, snapshot: Snapshot) -> None:
         """Determine the first mask behind a modulator that is corrected by it."""
         self.first_mask = None
-        corrections = snapshot.chunks.get(CORRECTIONS)
-        if corrections is None:
+        corrections, order = snapshot.chunks.get(CORRECTIONS), self.solver.order
+        if corrections is None or order is None:
             return
         if corrections != self._corrections or snapshot.chunks.get(STATE):
             self._corrections = corrections
-            self._phase.forget()
-        self.first_mask = self._phase.add(video)
+            order.forget()
+        else:
+            self.first_mask = order.first_mask
         placed = tuple(snapshot.chunks.get(name, 0) for name in (DELAY, SHIFT_X, SHIFT_Y))
         if self._placed not in ((), placed):
             # Shift and gains of the masks are others now, and the earlier estimates do not hold.

@@ -67,21 +67,17 @@ class Initializer:
     It does if it is the next one of the same series and epoch, no camera frame was lost in between,
     and it is not redelivered. Otherwise, or if the video does not predict it, the start is cold:
 
-    ==============
-    ==================================================================================== reason
-    meaning ==============
-    ====================================================================================
-    no_warm_start  switched off first          no snapshot of this series was solved before
-    gap            snapshots or camera frames are missing in between, or the camera was restarted
-    redelivered    redelivered after another node was lost: the preceding snapshot was not solved
-    here calibration    the calibration changed
-    cut            the scene has changed
-    memory         the device ran out of memory: the last video was released
-    no_gain        the prediction is no better than the cold start: motion is not predictable
-    diverged       the preceding solve diverged
-    warm           the start is warm
-    ==============
-    ====================================================================================
+    - ``no_warm_start``: switched off.
+    - ``first``: no snapshot of this series was solved before.
+    - ``gap``: snapshots or camera frames are missing in between, or the camera was restarted.
+    - ``redelivered``: after another node was lost; the preceding snapshot was not solved here.
+    - ``calibration``: the calibration changed.
+    - ``order``: a warm start would hide with which mask the exposures begin.
+    - ``cut``: the scene has changed.
+    - ``memory``: the device ran out of memory, and the last video was released.
+    - ``no_gain``: the prediction is no better than the cold start.
+    - ``diverged``: the preceding solve diverged.
+    - ``warm``: the start is warm.
     """
 
     def __init__(self, settings: SolverSettings) -> None:

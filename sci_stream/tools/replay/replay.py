@@ -329,6 +329,8 @@ class _Run:
                     last.close(ledger.counts(), continued=writer.path.name)
                 reconstruction = self._solve(seq)
                 writer.write_reconstruction(reconstruction)
+                if self.solver.decisions is not None:
+                    writer.write_evidence(seq, self.series.row(seq))
                 self.done += 1
                 ledger.settle(before + index, Outcome.RECONSTRUCTED)
                 if time.monotonic() - flushed_s > _FLUSH_S:

@@ -98,7 +98,7 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
 
 def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
     spool = Spool(tmp_path, "rig")
-    spool.begin(info(), truth=False, limit_bytes=1 << 12)
+    spool.begin(info(), limit_bytes=1 << 12)
     in_flight = InFlightSnapshots(MemoryBudget(1000), spool)
     for seq in range(3):
         spool.keep(snapshot(seq), 0)

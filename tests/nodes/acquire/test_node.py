@@ -98,7 +98,7 @@ def test_series_stopped_before_a_crash_acquires_nothing_more(tmp_path: Path) -> 
     capabilities, calibration = camera.open(), camera.calibration()
     assert calibration is not None
     spool = Spool(tmp_path, "test")
-    spool.begin(series_info("s-1", rig, capabilities, calibration), truth=True, limit_bytes=1 << 20)
+    spool.begin(series_info("s-1", rig, capabilities, calibration), limit_bytes=1 << 20)
     spool.number(2, 0, 0)
     spool.close(over=False)
     node = AcquireNode(

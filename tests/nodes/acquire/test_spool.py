@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
+import shutil
 import signal
 import stat
 import struct
@@ -54,9 +56,9 @@ def snapshot(seq: int, *, truth: bool = False, epoch: int = 0) -> Snapshot:
 
 
 def new(path: Path, limit_bytes: int = 1 << 12) -> Spool:
-    path.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
     spool = Spool(path.parent, path.stem)
-    spool.begin(info(), truth=True, limit_bytes=limit_bytes)
+    spool.begin(info(), limit_bytes=limit_bytes)
     return spool
 
 
@@ -87,7 +89,7 @@ def test_spooled_snapshots_are_recovered_bit_for_bit(tmp_path: Path, truth: bool
     spool.close(over=False)
     left = taken_up(tmp_path / "rig.spool")
     assert left.info == info()
-    assert (left.next_seq, left.camera_missed, left.corrupt_slots, left.ending) == (4, 3, 0, "")
+    assert (left.next_seq, left.camera_missed, left.corrupt, left.ending) == (4, 3, 0, "")
     assert all(same(recovered, each) for recovered, each in zip(left.snapshots, made, strict=True))
 
 
@@ -109,14 +111,14 @@ def test_released_snapshots_are_absent_and_delivered_ones_marked(tmp_path: Path)
     assert list(left.lost) == [2, 4], "the outcome may not have reached the sink"
 
 
-def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
+def test_next_process_continues_in_the_same_spool(tmp_path: Path) -> None:
     path = tmp_path / "rig.spool"
     first = new(path)
     for seq in range(3):
         first.keep(snapshot(seq), 0)
     first.close(over=False)
     second = Spool(tmp_path, "rig")
-    assert second.begin(info(), truth=True, limit_bytes=1) == info()
+    assert second.begin(info(), limit_bytes=1) == info()
     second.release(1)
     second.keep(snapshot(3, epoch=1), 0)
     second.close(over=False)
@@ -127,7 +129,7 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
 
 def resume(folder: Path) -> None:
     spool = Spool(folder, "rig")
-    spool.begin(info(), truth=True, limit_bytes=1)
+    spool.begin(info(), limit_bytes=1)
     spool.close(over=False)
 
 
@@ -177,14 +179,26 @@ def test_full_spool_counts_and_numbering_continues(tmp_path: Path) -> None:
 
 
 def test_full_file_system_does_not_end_the_series(tmp_path: Path) -> None:
-    # A write to a mapping on a full disk kills the process, so space is allocated first.
     spool = new(tmp_path / "rig.spool")
     assert spool.keep(snapshot(0), 0)
-    os.close(spool._number)
-    spool._number = os.open("/dev/full", os.O_RDWR)
-    assert not spool.keep(snapshot(1), 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        assert not spool.keep(snapshot(1), 0), "it is written in part"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert spool.unspooled == 1
+    assert spool.keep(snapshot(2), 0)
     spool.close(over=False)
+    left = taken_up(tmp_path / "rig.spool")
+    assert ([each.id.seq for each in left.snapshots], left.corrupt) == ([0, 2], 0)
+
+
+def test_spool_file_of_an_earlier_version_is_quarantined(tmp_path: Path) -> None:
+    (tmp_path / "rig.spool").write_bytes(b"SCISPOOL" + bytes(1000))
+    assert Spool(tmp_path, "rig").recovered is None
+    (aside,) = tmp_path.iterdir()
+    assert aside.suffix == ".aside"
 
 
 def test_spool_is_locked_by_one_process(tmp_path: Path) -> None:
@@ -210,11 +224,11 @@ def test_foreign_file_is_quarantined_and_named(
 ) -> None:
     path = tmp_path / "rig.spool"
     new(path).close(over=False)
-    content = damage(path.read_bytes())  # type: ignore[operator]
-    path.write_bytes(content)
+    content = damage((path / "series").read_bytes())  # type: ignore[operator]
+    (path / "series").write_bytes(content)
     assert Spool(tmp_path, "rig").recovered is None, what
     (aside,) = tmp_path.iterdir()
-    assert aside.read_bytes() == content
+    assert (aside / "series").read_bytes() == content
     assert aside.name in caplog.text
 
 
@@ -228,16 +242,16 @@ def test_corruption_never_yields_a_wrong_snapshot(
     made = [snapshot(seq, truth=True) for seq in range(3)]
     for each in made:
         spool.keep(each, 0)
-    begin, slot_bytes = spool._begin, spool._slot_bytes
     spool.close(over=False)
-    content = bytearray(path.read_bytes())
     for where, change in damage:
-        content[begin + int(where * (3 * slot_bytes - 1))] ^= change
-    path.write_bytes(content)
+        file = path / str(change % 3)
+        content = bytearray(file.read_bytes())
+        content[int(where * (len(content) - 1))] ^= change
+        file.write_bytes(content)
     left = taken_up(path)
     for recovered in left.snapshots:
         assert same(recovered, made[recovered.id.seq])
-    assert len(left.snapshots) + left.corrupt_slots <= 3
+    assert len(left.snapshots) + left.corrupt <= 3
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -317,17 +331,18 @@ def test_spool_in_shared_folder_is_in_own_subfolder(tmp_path: Path) -> None:
     own = tmp_path / f"sci-stream-{os.geteuid()}"
     assert spool_path(tmp_path, "bench", {}) == own / "bench.spool"
     first = Spool(tmp_path, "bench")
-    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.begin(info(), limit_bytes=1 << 12)
     first.close(over=False)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    assert stat.S_IMODE((own / "bench.spool").stat().st_mode) == 0o600
+    assert stat.S_IMODE((own / "bench.spool").stat().st_mode) == 0o700
+    assert stat.S_IMODE((own / "bench.spool" / "series").stat().st_mode) == 0o600
 
 
 def test_spool_that_others_can_write_is_refused(tmp_path: Path) -> None:
     first = Spool(tmp_path, "bench")
-    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.begin(info(), limit_bytes=1 << 12)
     first.close(over=False)
-    (tmp_path / "bench.spool").chmod(0o666)
+    (tmp_path / "bench.spool" / "series").chmod(0o666)
     with pytest.raises(StorageError, match="other users can write to the file"):
         Spool(tmp_path, "bench")
 
@@ -339,9 +354,10 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
     own.mkdir()
     os.chown(own, 12345, 12345)
     with pytest.raises(StorageError, match="belongs to user 12345"):
-        Spool(tmp_path, "bench").begin(info(), truth=False, limit_bytes=1 << 12)
+        Spool(tmp_path, "bench").begin(info(), limit_bytes=1 << 12)
     os.chown(own, 0, 0)
-    (own / "bench.spool").touch(0o600)
+    (own / "bench.spool").mkdir()
+    (own / "bench.spool" / "series").touch(0o600)
     os.chown(own / "bench.spool", 12345, 12345)
     with pytest.raises(StorageError, match="belongs to user 12345"):
         Spool(tmp_path, "bench")
@@ -355,12 +371,12 @@ def test_series_resumes_with_another_camera_only_if_allowed(
     tmp_path: Path, other_camera: bool
 ) -> None:
     first = Spool(tmp_path, "bench")
-    first.begin(info(), truth=False, limit_bytes=1 << 12)
+    first.begin(info(), limit_bytes=1 << 12)
     first.keep(snapshot(0), 0)
     first.close(over=False)
     again = Spool(tmp_path, "bench")
     another = info(series="s-2", versions={FIRMWARE: "2.0"})
-    resumed = again.begin(another, truth=False, limit_bytes=1 << 12, other_camera=other_camera)
+    resumed = again.begin(another, limit_bytes=1 << 12, other_camera=other_camera)
     assert (resumed == info()) is other_camera
     again.close(over=True)
 
@@ -369,18 +385,18 @@ def test_series_resumes_only_with_equal_masks_and_format(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Spool(tmp_path, "rig")
-    assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
+    assert first.begin(info(), limit_bytes=1 << 12) == info()
     first.keep(snapshot(0), 0)
     first.close(over=False)
 
     again = Spool(tmp_path, "rig")
     later = info(series="s-2", started_ns=9)
-    assert again.begin(later, truth=False, limit_bytes=1 << 12) == info(), "the recovered one"
+    assert again.begin(later, limit_bytes=1 << 12) == info(), "the recovered one"
     again.close(over=False)
 
     other = Spool(tmp_path, "rig")
     with_other_masks = info(series="s-3", calibration_hash="1" * 32)
-    assert other.begin(with_other_masks, truth=False, limit_bytes=1 << 12) == with_other_masks
+    assert other.begin(with_other_masks, limit_bytes=1 << 12) == with_other_masks
     assert other.recovered is None
     assert "calibration_hash changed" in caplog.text
     other.close(over=True)
@@ -391,7 +407,7 @@ def test_series_resumes_only_with_equal_masks_and_format(
 def test_without_a_folder_nothing_is_spooled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SPOOL_VARIABLE, raising=False)
     none = Spool(None, "rig")
-    assert none.begin(info(), truth=True, limit_bytes=1) == info()
+    assert none.begin(info(), limit_bytes=1) == info()
     none.keep(snapshot(0), 0)
     none.confirm(0)
     none.end("stopped")
@@ -410,7 +426,7 @@ def test_completion_marker_is_written_after_the_last_series(
         else:
             monkeypatch.delenv(PARENT_VARIABLE, raising=False)
         safe = Spool(None, "rig")
-        safe.begin(info(), truth=False, limit_bytes=1 << 12)
+        safe.begin(info(), limit_bytes=1 << 12)
         safe.close(over=over, last=last)
         assert (tmp_path / "done").exists() is (supervised and over and last)
         assert (tmp_path / "rig.spool").exists() is not over
@@ -418,7 +434,7 @@ def test_completion_marker_is_written_after_the_last_series(
 
 def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
     safe = Spool(tmp_path, "rig")
-    safe.begin(info(), truth=False, limit_bytes=1 << 12)
+    safe.begin(info(), limit_bytes=1 << 12)
     for seq in range(6):
         safe.number(seq, 0, 0)
     for seq in (0, 2, 1, 1, 4):
@@ -427,7 +443,7 @@ def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
     again = Spool(tmp_path, "rig")
     assert again.recovered is not None
     assert list(again.recovered.lost) == [3, 4, 5]
-    again.begin(info(), truth=False, limit_bytes=1 << 12)
+    again.begin(info(), limit_bytes=1 << 12)
     for seq in (5, 3, 4):
         again.confirm(seq)
     again.close(over=False)
@@ -441,8 +457,8 @@ def test_default_spool_without_room_is_disabled(
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "file" / "spool"))
     safe = Spool(None, "rig")
     wanted = info()
-    assert safe.begin(wanted, truth=False, limit_bytes=1 << 20) is wanted
+    assert safe.begin(wanted, limit_bytes=1 << 20) is wanted
     assert safe.status() == {}
     assert "lost if this node crashes" in caplog.text
     with pytest.raises(StorageError, match=r"\[policy\] spool"):
-        Spool(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)
+        Spool(tmp_path / "file" / "spool", "rig").begin(wanted, limit_bytes=1 << 20)

@@ -154,7 +154,8 @@ def test_folder_of_a_killed_run_is_named_or_deleted(
     empty, undelivered, running = (RunFolder.in_memory() for _ in range(3))
     for killed in (empty, undelivered):
         os.close(killed._number)  # as the kernel does when the process is killed
-    (undelivered.path / "test.spool").write_bytes(bytes(3 << 20))
+    (undelivered.path / "test.spool").mkdir()
+    (undelivered.path / "test.spool" / "7").write_bytes(bytes(3 << 20))
     starts, said = starts_of_acquire(tmp_path, "done")
     assert starts == 1
     assert not empty.path.exists()

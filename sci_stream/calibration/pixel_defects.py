@@ -1,0 +1,94 @@
+"""Find hot, warm and dead pixels by what they differ from their neighbours in many snapshots.
+
+One snapshot shows pixels that no scene can make so bright. A warm pixel is only a little brighter
+than its neighbours, but in each snapshot. Texture differs from its surroundings, too, and moves on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from sci_stream.calibration.evidence import Defect
+from sci_stream.model import F32, Array, Flags
+from sci_stream.optics.calibration import Calibration
+
+# Snapshots that are compared, and how many it takes.
+_SNAPSHOTS, _FEWEST = 10, 4
+# Least median difference from the neighbours: in units of the mean brightness, of those of most
+# pixels around, and of its spread from snapshot to snapshot. Of 16,384 right pixels, at most one
+# passes in six of seven scenes and 20 in one; of 167 warm ones, 117 to 157 do.
+_LEAST_SHARE, _STANDS_OUT, _STEADY = 0.06, 6.0, 3.0
+# Share of the pixels from which they are left out: fewer are texture that stays, and single hot
+# pixels show in each snapshot. More are another fault.
+_FEW, _MAX_SHARE = 0.002, 0.03
+_AROUND_PX = 7
+_MAD = 1.4826
+_TINY = 1e-6
+
+
+class PixelDefects:
+    """Differences of pixels from those that the frames of their neighbours would make."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._step = 1 if calibration.bayer is None else 2
+        self._rests = deque[F32](maxlen=_SNAPSHOTS)
+
+    def forget(self) -> None:
+        """Forget all snapshots."""
+        self._rests.clear()
+
+    def add(self, counts: Array, video: Array) -> Flags | None:
+        """Add a snapshot and its video, (B, H, W); return the defect pixels, None if not known."""
+        if min(counts.shape) <= 2 * self._step * _AROUND_PX:
+            return None
+        y = self._calibration.measurement(counts)
+        frames = _ring_mean(np.asarray(video, np.float32), self._step)
+        rest = y - np.einsum("bhw,bhw->hw", self._calibration.phi, frames)
+        self._rests.append(rest / max(float(y.mean()), _TINY))
+        if len(self._rests) < _FEWEST:
+            return None
+        rests = np.stack(self._rests)
+        rest = np.median(rests, 0)
+        spread = _MAD * np.median(np.abs(rests - rest), 0)
+        size = np.abs(rest).astype(np.float32)
+        around = torch.from_numpy(size)[None, None]
+        largest = functional.max_pool2d(around, 3, 1, 1)[0, 0].numpy()
+        defects = (size >= largest) & (size > _LEAST_SHARE) & (size > _STEADY * spread)
+        defects &= size > _STANDS_OUT * _usual_around(size)
+        if self._calibration.bad_pixels is not None:
+            defects &= ~self._calibration.bad_pixels
+        return defects if _FEW < defects.mean() < _MAX_SHARE else None
+
+
+def defects_of(pixels: Flags | None) -> list[Defect]:
+    """Return that so many pixels, (H, W), are left out; none for None."""
+    if pixels is None:
+        return []
+    text = (
+        f"{int(pixels.sum())} pixels are brighter or darker than their neighbours in each "
+        "snapshot: left out; calibrate again at the temperature of the run"
+    )
+    return [Defect("warm_pixels", text, corrected=True)]
+
+
+def _ring_mean(frames: F32, step: int) -> F32:
+    """Return the mean of the eight neighbours of one colour, (B, H, W)."""
+    kernel = torch.full((1, 1, 3, 3), 1 / 8)
+    kernel[0, 0, 1, 1] = 0
+    padded = functional.pad(torch.from_numpy(frames).unsqueeze(1), (step,) * 4, mode="reflect")
+    return np.asarray(functional.conv2d(padded, kernel, dilation=step)[:, 0].numpy())
+
+
+def _usual_around(image: F32) -> F32:
+    """Return the larger of the medians of the pixels along the row and the column of each."""
+    reach = _AROUND_PX // 2
+    parts = []
+    for axis in (0, 1):
+        shifted = [np.roll(image, offset, axis) for offset in range(-reach, reach + 1) if offset]
+        parts.append(np.median(shifted, 0))
+    return np.asarray(np.maximum(*parts), np.float32)

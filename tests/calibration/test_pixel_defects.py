@@ -1,0 +1,40 @@
+"""Pixels that are warm or dead in each snapshot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.model import Flags
+from tests.calibration.moved_masks import Rig
+
+
+def found(rig: Rig, places: Flags, dn: float) -> Flags:
+    """Return the pixels that are left out after snapshots in which some have other counts."""
+    detector = PixelDefects(rig.calibration)
+    flags: Flags | None = None
+    for _ in range(5):
+        snapshot = rig.snapshot()
+        assert snapshot.truth is not None
+        counts = np.where(places, (snapshot.counts + dn).clip(0, 4095), snapshot.counts)
+        flags = detector.add(counts.astype(np.uint16), snapshot.truth / np.float32(255))
+    return np.zeros_like(places) if flags is None else flags
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+@pytest.mark.parametrize("dn", [400.0, -400.0])
+def test_warm_and_cold_pixels_are_left_out(bayer: str, dn: float) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", bayer=bayer)
+    places = np.zeros((128, 128), np.bool_)
+    places[5:120:10, 5:120:10] = True
+    flags = found(rig, places, dn)
+    assert (flags & places).sum() > 0.7 * places.sum()
+    assert (flags & ~places).mean() < 0.001
+    assert "left out" in defects_of(flags)[0].text
+
+
+@pytest.mark.parametrize("scene", ["fast", "slow", "static"])
+def test_right_pixels_are_no_defect(scene: str) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
+    assert not found(rig, np.zeros((128, 128), np.bool_), 0.0).any()
