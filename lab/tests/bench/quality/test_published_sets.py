@@ -106,7 +106,7 @@ def test_bench_quality_is_that_of_reconstruct(tmp_path: Path) -> None:
     true = 0.7 * mask + 0.3 * np.roll(mask, 1, 1)
     content = {"meas": (true * film).sum(-1), "mask": mask, "orig": film}
     scipy.io.savemat(tmp_path / "film.mat", content)
-    section = ReconstructSection(denoiser="tv", iterations=6)
+    section = ReconstructSection(solver="tv", iterations=6)
     guarded, bare = (
         bench(tmp_path, section, "cpu", lambda _: None, full_scale_dn=255.0, bare=bare).sets[0]
         for bare in (False, True)
@@ -117,7 +117,7 @@ def test_bench_quality_is_that_of_reconstruct(tmp_path: Path) -> None:
             np.moveaxis(mask, -1, 0),
             truth=np.moveaxis(film, -1, 0) / 255,
             white=255.0,
-            denoiser="tv",
+            solver="tv",
             iterations=6,
             device="cpu",
         )
