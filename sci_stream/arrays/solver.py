@@ -218,7 +218,7 @@ class ArraySolver:
         if report.start_reason == "diverged":
             text = (
                 f"the solve of snapshot {seq} diverged to NaN or infinity with the denoiser "
-                f"{self.denoiser.name}: check the scale of y and the masks, or choose another one"
+                f"{self.solver.name}: check the scale of y and the masks, or choose another one"
             )
             self._found["diverged"] = Defect("diverged", text, fatal=True)
         self._require_video()
