@@ -30,7 +30,7 @@ def main() -> None:
     masks = np.random.default_rng(0).integers(0, 2, (8, 64, 64))  # (B, H, W)
     y = np.einsum("bhw,nbhw->nhw", masks, 0.2 + 0.6 * x)  # (N, H, W)
 
-    result = sci_stream.reconstruct(y[0], masks, denoiser=smooth, truth=0.2 + 0.6 * x[0])
+    result = sci_stream.reconstruct(y[0], masks, solver=smooth, truth=0.2 + 0.6 * x[0])
     print(f"own denoiser: {result.video.shape}, {result.psnr_db:.1f} dB")
 
     result = sci_stream.reconstruct(y, masks, truth=0.2 + 0.6 * x)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         reconstruct_stream,
     )
     from sci_stream.files.measurement_file import load_measurement
+    from sci_stream.recon.networks.network import Network
     from sci_stream.recording.series import open_recording as open
     from sci_stream.tools.replay.replay import replay_recording as replay
     from sci_stream.transport.pubsub import subscribe
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataWarning",
     "MaskMismatchWarning",
+    "Network",
     "Reconstructed",
     "__version__",
     "control",
@@ -66,6 +68,7 @@ os.environ.setdefault(
 _PLACES = {
     "DataWarning": ("sci_stream.arrays.api", "DataWarning"),
     "MaskMismatchWarning": ("sci_stream.arrays.api", "MaskMismatchWarning"),
+    "Network": ("sci_stream.recon.networks.network", "Network"),
     "Reconstructed": ("sci_stream.arrays.api", "Reconstructed"),
     "control": ("sci_stream.web.control_client", "control"),
     "load_measurement": ("sci_stream.files.measurement_file", "load_measurement"),

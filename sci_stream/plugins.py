@@ -1,5 +1,5 @@
-"""What a plug-in imports: interfaces of cameras, modulators, denoisers and analyses, and their
-values.
+"""What a plug-in imports: interfaces of cameras, modulators, denoisers, networks and analyses, and
+their values.
 
 Errors are in `sci_stream.errors`. Suites that test a plug-in are in `sci_stream_testing`.
 """
@@ -40,9 +40,11 @@ from sci_stream.modulation.timing import (
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value, checked_changes
 from sci_stream.ports import (
+    Abilities,
     AdjustableCamera,
     Camera,
     CameraFinder,
+    Coded,
     Denoiser,
     FeatureLister,
     LocalDenoiser,
@@ -50,7 +52,8 @@ from sci_stream.ports import (
     MemoryReducible,
     MosaicDenoiser,
     Pattern,
-    RecordableDenoiser,
+    Reconstructor,
+    Recordable,
     TriggeredCamera,
     VideoDenoiser,
 )
@@ -64,6 +67,7 @@ __all__ = [
     "F32",
     "F64",
     "U8",
+    "Abilities",
     "AdjustableCamera",
     "Analysis",
     "Array",
@@ -76,6 +80,7 @@ __all__ = [
     "CameraFrame",
     "CameraTiming",
     "CameraTrigger",
+    "Coded",
     "Denoiser",
     "DenoiserDefaults",
     "Feature",
@@ -96,7 +101,8 @@ __all__ = [
     "Parameter",
     "Pattern",
     "Pulse",
-    "RecordableDenoiser",
+    "Reconstructor",
+    "Recordable",
     "SolveReport",
     "TriggeredCamera",
     "Value",

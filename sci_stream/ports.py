@@ -1,5 +1,5 @@
-"""The extension points of the instrument on one screen: camera, mask modulator and denoiser as
-protocols.
+"""The extension points of the instrument on one screen: camera, mask modulator, denoiser and
+reconstructor as protocols.
 
 They are structural: a camera class need not import anything from here, so a driver package depends
 on ``sci_stream`` only for the value types.
@@ -7,9 +7,9 @@ on ``sci_stream`` only for the value types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -333,8 +333,9 @@ class MosaicDenoiser(Denoiser, Protocol):
 
 
 @runtime_checkable
-class RecordableDenoiser(Protocol):
-    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ.
+class Recordable(Protocol):
+    """A denoiser or reconstructor whose work on a device can be recorded (CUDA graph) and replayed
+    with another σ.
 
     Optional.
 
@@ -379,10 +380,88 @@ class VideoDenoiser(Denoiser, Protocol):
 
 @runtime_checkable
 class MemoryReducible(Protocol):
-    """A denoiser that can reduce its memory use at the cost of speed. Optional."""
+    """A denoiser or reconstructor that can reduce its memory use at the cost of speed. Optional."""
 
     def reduce_memory(self) -> bool:
         """Use less memory from the next call on; return False if no further reduction
         is possible.
         """
         ...
+
+
+class Coded(NamedTuple):
+    """Measurements of N videos of B frames each, with estimates of them; the planes of a mosaic are
+    videos.
+
+    ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was
+    measured; ``noise`` and ``error``, n² and e_p² of the start of the solve, (N, H, W); ``still``
+    ȳ, (N, H, W); ``start``, an estimate of the frames, (N, B, H, W).
+    """
+
+    y: torch.Tensor
+    phi: torch.Tensor
+    r_inv: torch.Tensor
+    noise: torch.Tensor
+    error: torch.Tensor
+    still: torch.Tensor
+    start: torch.Tensor
+
+
+class Abilities(NamedTuple):
+    """Needs and abilities of a reconstructor."""
+
+    before: Denoiser | None = None
+    """Denoiser of the iterations that come first; None if it recovers the frames at once."""
+    steps: int = 1
+    """Steps that it takes at most."""
+    least_before: int = 0
+    """Iterations that come before its first step."""
+    start: bool = False
+    """Whether it uses error and start of the problem, which are ȳ alone if it does not."""
+    frames: int | None = None
+    """The only number of frames that it recovers."""
+    data_step: bool = False
+    """Whether the engine corrects its video by the part of the residual that is no noise."""
+
+    def steps_among(self, iterations: int) -> int:
+        """Return how many of some iterations are its own: the last ones."""
+        return min(max(0, iterations - self.least_before), self.steps)
+
+
+@runtime_checkable
+class Reconstructor(Protocol):
+    """Recovers the frames from the measurement and the masks: trained stages, or a whole network.
+
+    It takes any size and the planes of a mosaic as N videos. It may be `Recordable`,
+    `MemoryReducible` and `MemoryPlanner`. `sci_stream_testing.reconstructors` tests these rules.
+    """
+
+    name: str
+
+    @property
+    def abilities(self) -> Abilities:
+        """Return its needs and abilities."""
+        ...
+
+    def reconstruct(
+        self, problem: Coded, steps: int, between: Callable[[], None]
+    ) -> Iterator[torch.Tensor]:
+        """Yield the estimate, (N, B, H, W), after each step; the last one counts.
+
+        ``between`` is called before each step. The problem is not modified, and no estimate aliases
+        it.
+        """
+        ...
+
+
+@runtime_checkable
+class MemoryPlanner(Protocol):
+    """A reconstructor that knows the memory that it needs. Optional."""
+
+    def solve_bytes(self, n_frames: int, height: int, width: int) -> int:
+        """Return the peak memory of a solve on a sensor of this size, bytes."""
+        ...
+
+
+Solver = Denoiser | Reconstructor
+"""Solves are iterations with a denoiser, or end with a reconstructor."""

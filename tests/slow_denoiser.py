@@ -12,7 +12,7 @@ from sci_stream.recon.denoisers.external import DenoiserDefaults
 
 SOLVE_S = 0.25
 """Duration of a solve of one iteration, s."""
-SLOW = {"denoiser": f"{__name__}:SlowDenoiser", "iterations": 1, "adapt_budget": False}
+SLOW = {"solver": f"{__name__}:SlowDenoiser", "iterations": 1, "adapt_budget": False}
 """Table ``[reconstruct]`` of a rig with it."""
 
 

@@ -84,7 +84,7 @@ for name in sci_stream.__all__:
     getattr(sci_stream, name)
 masks = np.random.default_rng(0).integers(0, 2, (4, 32, 32))
 np.savez("a.npz", y=(masks * 0.5).sum(0), masks=masks)
-run("solve", "a.npz", "-o", "a.npy", "--denoiser", "tv", "--iterations", "2", "--device", "cpu")
+run("solve", "a.npz", "-o", "a.npy", "--solver", "tv", "--iterations", "2", "--device", "cpu")
 with sci_stream.open("run.h5") as recording:
     print("raw", recording.raw[0].shape)
 run("inspect", "run.h5")

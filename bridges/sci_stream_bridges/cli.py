@@ -11,7 +11,7 @@ from sci_stream.cli.common import Device, echo, progress_bar, start_logging
 from sci_stream.cli.recordings import (
     Iterations,
     JsonLines,
-    Prior,
+    Solver,
     Weights,
     report_result,
     some_failed,
@@ -40,7 +40,7 @@ def batch(
         ),
     ] = None,
     iterations: Iterations = None,
-    denoiser: Prior = None,
+    solver: Solver = None,
     weights: Weights = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A better calibration than the recorded ones.")
@@ -74,7 +74,7 @@ def batch(
 
     start_logging("batch")
     plan = ReplayPlan(
-        solver=SolverChanges(denoiser, weights, iterations),
+        solver=SolverChanges(solver, weights, iterations),
         calibration=None if calibration is None else calibration.absolute(),
         device=device,
     )

@@ -4,12 +4,12 @@ Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the comm
 Python::
 
     sci-stream solve kobe_cacti.mat --weights drunet_gray.pth \
-        --denoiser sci_stream_bridges.deepinv:DRUNet
+        --solver sci_stream_bridges.deepinv:DRUNet
 
 In Python, a denoiser that is set up already is wrapped::
 
     denoiser = DeepinvDenoiser(deepinv.models.TVDenoiser(n_it_max=100))
-    sci_stream.reconstruct(y, masks, denoiser=denoiser)
+    sci_stream.reconstruct(y, masks, solver=denoiser)
 """
 
 from __future__ import annotations

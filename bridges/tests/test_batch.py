@@ -98,7 +98,7 @@ def test_batch_survives_killed_workers_and_equals_single_replays(
 ) -> None:
     pytest.importorskip("distributed")
     recordings[3].write_text("not a recording")
-    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(solver=sleeping, iterations=4))
     expected = [
         replay(path, dataclasses.replace(plan, out=tmp_path / path.name)).path
         for path in recordings[:3]
@@ -157,7 +157,7 @@ def test_recording_killing_workers_is_named_and_others_continue(
 ) -> None:
     pytest.importorskip("distributed")
     deadly = record(recordings[0].with_name("deadly.h5"), 5, deadly=True)
-    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(solver=sleeping, iterations=4))
     with connect(ClusterOptions(workers=2, threads=1, dashboard="")) as client:
         results = run_batch(plan_jobs([deadly, *recordings], tmp_path / "out", plan), client)
     assert [result.state for result in results] == ["failed", "done", "done", "done", "done"]
@@ -202,7 +202,7 @@ def test_twice_the_workers_give_nearly_twice_the_throughput(
     """
     pytest.importorskip("distributed")
     monkeypatch.setenv("TEST_SLEEP_S", "2")
-    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(solver=sleeping, iterations=4))
     seconds: dict[int, float] = {}
     for workers in (1, 2):
         with connect(ClusterOptions(workers=workers, threads=1, dashboard="")) as client:

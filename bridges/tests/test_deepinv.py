@@ -56,11 +56,11 @@ class TestNetwork(DenoiserContract):
 def test_reconstruct_runs_deepinv_denoiser_by_name_and_object(x, masks) -> None:
     y = (masks * x).sum(0)
     options = {"iterations": 8, "device": "cpu", "truth": x}
-    none = sci_stream.reconstruct(y, masks, denoiser="identity", **options)
-    named = sci_stream.reconstruct(y, masks, denoiser=f"{NAME}:TVDenoiser", **options)
+    none = sci_stream.reconstruct(y, masks, solver="identity", **options)
+    named = sci_stream.reconstruct(y, masks, solver=f"{NAME}:TVDenoiser", **options)
     assert named.psnr_db > max(22, none.psnr_db)
     given = sci_stream.reconstruct(
-        y, masks, denoiser=DeepinvDenoiser(models.TVDenoiser(n_it_max=100)), **options
+        y, masks, solver=DeepinvDenoiser(models.TVDenoiser(n_it_max=100)), **options
     )
     np.testing.assert_array_equal(given.video, named.video)
 
@@ -69,7 +69,7 @@ def test_deepinv_modules_are_denoisers_as_they_are(x, masks) -> None:
     torch.manual_seed(0)
     network = models.DnCNN(1, 1, depth=3, nf=8, pretrained=None)
     result = sci_stream.reconstruct(
-        (masks * x).sum(0), masks, denoiser=network, iterations=2, device="cpu"
+        (masks * x).sum(0), masks, solver=network, iterations=2, device="cpu"
     )
     assert result.video.shape == (B, H, W)
 
@@ -81,7 +81,7 @@ def test_deepinv_modules_are_denoisers_as_they_are(x, masks) -> None:
             "TvDenoiser",
             "Cannot import the denoiser .*TvDenoiser'.*deepinv.models has no 'TvDenoiser'",
         ),
-        ("base", "Cannot create the denoiser"),
+        ("base", "Cannot create the solver"),
     ],
 )
 def test_unknown_deepinv_denoiser_is_refused(name: str, message: str) -> None:

@@ -46,7 +46,7 @@ from sci_stream_lab.bench.reality.scenes import (
 )
 
 CPU = pick_device("cpu")
-PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)
+PRIOR, SETTINGS = make_prior(ReconstructSection(solver="ffdnet-lite"), CPU)
 ITERATIONS = (12, 4)
 PLACES = (
     "sci_stream.recon",

@@ -27,7 +27,7 @@ from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
 from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 
 CPU = pick_device("cpu")
-PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)
+PRIOR, SETTINGS = make_prior(ReconstructSection(solver="ffdnet-lite"), CPU)
 SIZE, SNAPSHOTS, ITERATIONS = 128, 10, 12
 
 

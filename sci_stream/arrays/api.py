@@ -14,7 +14,7 @@ import torch
 
 from sci_stream.arrays.inputs import AnyArray, real_array
 from sci_stream.arrays.solver import (
-    AnyDenoiser,
+    AnySolver,
     ArrayOptions,
     ArraySolver,
     OnMismatch,
@@ -159,7 +159,7 @@ def reconstruct(
     masks: AnyArray | Calibration,
     *,
     iterations: int | None = None,
-    denoiser: AnyDenoiser = "auto",
+    solver: AnySolver = "auto",
     weights: str | Path | None = None,
     sigmas: tuple[float, float] | None = None,
     device: str = "auto",
@@ -184,18 +184,21 @@ def reconstruct(
         Or a `Calibration`, whose dark frame, scale, noise, bad pixels and Bayer phase are then
         used; y is in DN.
     iterations
-        Per snapshot; by default what suits the denoiser and the device.
-    denoiser
+        Per snapshot; by default what suits the solver and the device.
+    solver
         A name (``"auto"``: as the weights, ``"ffdnet"`` on a large GPU, else ``"unrolled"``;
-        ``"tv"``, a plug-in, ``"module:Class"`` or ``"file.py:function"``), a `torch.nn.Module`,
-        called as ``module(images (N, 1, H, W), sigma)``, or any other callable, called as
+        ``"tv"``, a plug-in, ``"module:Class"``, ``"file.py:Class"`` or a file of a network). A
+        network that recovers the frames at once: a `torch.nn.Module` or function called as
+        ``model(y (N, H, W), Phi (N, B, H, W), Phi_s (N, H, W))``, or a `sci_stream.Network`, which
+        declares what differs. A denoiser: a `torch.nn.Module` called as
+        ``module(images (N, 1, H, W), sigma)``, or any other callable, called as
         ``f(images (N, H, W), sigma)``. sigma is a float on the 0–1 scale; it is omitted where only
         one argument is accepted.
     weights
-        Checkpoint, for the named denoisers that accept one.
+        Checkpoint, for named denoisers that accept one, and for networks.
     sigmas
         Noise levels of the first and the last iteration, 0–1; an upper limit of the first: less
-        where the initial estimate is closer. By default what suits the denoiser.
+        where the initial estimate is closer. By default what suits the solver.
     device
         ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
     noise
@@ -228,7 +231,7 @@ def reconstruct(
     Raises
     ------
     InputError
-        If an argument is invalid, or the denoiser returns another shape.
+        If an argument is invalid, or the solver returns another shape.
     DataError
         If the masks do not fit y, or a solve diverges; see ``on_mismatch``.
     DeviceError
@@ -240,21 +243,21 @@ def reconstruct(
     >>> masks = np.random.default_rng(0).integers(0, 2, (4, 32, 32))
     >>> x = np.linspace(0, 1, 4 * 32 * 32).reshape(4, 32, 32)
     >>> y = (masks * x).sum(0)
-    >>> result = sci_stream.reconstruct(y, masks, denoiser="tv", iterations=8, truth=x)
+    >>> result = sci_stream.reconstruct(y, masks, solver="tv", iterations=8, truth=x)
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
     options = ArrayOptions(
-        iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
     with plain_torch_state():
-        solver = ArraySolver(masks, options)
-        series = solver.take(y)
-        solver.begin(series, range(len(series)), truth)
-        videos, reports = zip(*solver.videos(progress), strict=True)
-    _warn(solver.defects)
+        arrays = ArraySolver(masks, options)
+        series = arrays.take(y)
+        arrays.begin(series, range(len(series)), truth)
+        videos, reports = zip(*arrays.videos(progress), strict=True)
+    _warn(arrays.defects)
     video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
-    return _result(solver, _like(video, y), reports, series)
+    return _result(arrays, _like(video, y), reports, series)
 
 
 def mean_psnr_db(reports: Iterable[SolveReport]) -> float | None:
@@ -275,7 +278,7 @@ def reconstruct_stream(
     masks: AnyArray | Calibration,
     *,
     iterations: int | None = None,
-    denoiser: AnyDenoiser = "auto",
+    solver: AnySolver = "auto",
     weights: str | Path | None = None,
     sigmas: tuple[float, float] | None = None,
     device: str = "auto",
@@ -291,7 +294,7 @@ def reconstruct_stream(
     ----------
     snapshots
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
-    masks, iterations, denoiser, weights, sigmas, device, noise, white, bayer
+    masks, iterations, solver, weights, sigmas, device, noise, white, bayer
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
     check_masks, on_mismatch
         As for `reconstruct`.
@@ -310,11 +313,11 @@ def reconstruct_stream(
     ...     show(result.video)
     """
     options = ArrayOptions(
-        iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
     with plain_torch_state():
-        solver = ArraySolver(masks, options)
-    return _stream(solver, snapshots)
+        arrays = ArraySolver(masks, options)
+    return _stream(arrays, snapshots)
 
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:

@@ -28,13 +28,14 @@ from sci_stream.errors import DataError, InputError
 from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import transmission
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Reconstructor, Solver
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
+from sci_stream.recon.denoisers.external import as_solver, defaults_of
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
+from sci_stream.recon.networks.network import Network
 from sci_stream.recon.settings import (
     SolverSettings,
     default_settings,
@@ -43,7 +44,7 @@ from sci_stream.recon.settings import (
 )
 from sci_stream.reports import SolveReport
 
-AnyDenoiser = str | Callable[..., Any]
+AnySolver = str | Callable[..., Any] | Network | Reconstructor
 Progress = Callable[[int, int], None]
 """Called after each iteration with the number done and the total."""
 
@@ -56,7 +57,7 @@ class ArrayOptions:
     """Options of the solver; see `sci_stream.reconstruct`."""
 
     iterations: int | None = None
-    denoiser: AnyDenoiser = "auto"
+    solver: AnySolver = "auto"
     weights: str | Path | None = None
     sigmas: tuple[float, float] | None = None
     device: str = "auto"
@@ -90,7 +91,7 @@ class ArraySolver:
             self._measured_masks = False
             self._take_masks(masks)
         self.device = pick_device(options.device)
-        self.denoiser, settings = _prior(options.denoiser, options.weights, self.device)
+        self.solver, settings = _solver(options.solver, options.weights, self.device)
         settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
         self.settings = settings
 
@@ -183,7 +184,8 @@ class ArraySolver:
         if checks and truth is not None and len(truth):
             for defect in truth_defects(y[: len(truth)], self.calibration, truth):
                 self._found.setdefault(defect.name, defect)
-        engine = Engine(self.calibration, self.denoiser, self.device, self.settings)
+        engine = Engine(self.calibration, self.solver, self.device, self.settings)
+        self.settings = engine.settings
         self._solver = GuardedSolver(engine, Guard() if checks else NO_GUARD)
 
     def videos(self, progress: Progress) -> Iterator[tuple[F32, SolveReport]]:
@@ -216,7 +218,7 @@ class ArraySolver:
         if report.start_reason == "diverged":
             text = (
                 f"the solve of snapshot {seq} diverged to NaN or infinity with the denoiser "
-                f"{self.denoiser.name}: check the scale of y and the masks, or choose another one"
+                f"{self.solver.name}: check the scale of y and the masks, or choose another one"
             )
             self._found["diverged"] = Defect("diverged", text, fatal=True)
         self._require_video()
@@ -265,28 +267,15 @@ def _with_options(calibration: Calibration, options: ArrayOptions) -> Calibratio
     return dataclasses.replace(calibration, read_noise_dn=options.noise, gain_e_per_dn=None)
 
 
-def _prior(
-    denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device
-) -> tuple[Prior, SolverSettings]:
-    """Return the denoiser on the device and the settings that suit it."""
-    if isinstance(denoiser, str):
-        path = None if weights is None else Path(weights)
-        name = chosen_denoiser(denoiser, device, path)
+def _solver(
+    solver: AnySolver, weights: str | Path | None, device: torch.device
+) -> tuple[Solver, SolverSettings]:
+    """Return the solver on the device and the settings that suit it."""
+    path = None if weights is None else Path(weights)
+    if isinstance(solver, str):
+        name = chosen_denoiser(solver, device, path)
         return named_prior(name, device, path, Precision.AUTO), default_settings(device, name)
-    if not callable(denoiser):
-        raise InputError(
-            "The denoiser is invalid",
-            expected="a name, a torch.nn.Module or a callable",
-            got=type(denoiser).__name__,
-        )
-    if weights is not None:
-        raise InputError(
-            "weights apply to a denoiser that is given by name",
-            got=f"weights with {denoiser!r:.60}",
-        )
-    defaults = getattr(denoiser, "defaults", None)
-    known = defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults()
-    return CallableDenoiser(denoiser, device), settings_for(known, device)
+    return as_solver(solver, device, path), settings_for(defaults_of(solver), device)
 
 
 def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:

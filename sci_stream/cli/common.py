@@ -63,7 +63,11 @@ Form = Annotated[
 ]
 Fps = Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")]
 Gamma = Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")]
-DENOISERS = "unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function."
+SOLVERS = (
+    "unrolled, tv, ffdnet-lite, ffdnet, a plug-in, file.py:Class, or a network in .pt, .pt2, .onnx."
+)
+SOLVER_NAMES = ("--solver", "--denoiser")
+"""The option, and its name before a solver could be a network."""
 VIDEO_FILES = (
     ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
 )

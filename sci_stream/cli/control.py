@@ -41,7 +41,7 @@ def control(
         str, typer.Option(help="Operator name for the log and the recording; by default this user.")
     ] = "",
 ) -> None:
-    """List and change parameters of a running rig: iterations, denoiser, exposure, recording, the
+    """List and change parameters of a running rig: iterations, solver, exposure, recording, the
     next series.
 
     NODE is a node name, or a kind such as reconstruct for all its nodes. Requests go through the

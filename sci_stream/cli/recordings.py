@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sci_stream.cli.common import (
-    DENOISERS,
+    SOLVER_NAMES,
+    SOLVERS,
     VIDEO_FILES,
     AsJson,
     Device,
@@ -45,8 +46,8 @@ Last = Annotated[
 Iterations = Annotated[
     int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")
 ]
-Prior = Annotated[str | None, typer.Option(help=f"Another: {DENOISERS}")]
-Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
+Solver = Annotated[str | None, typer.Option(*SOLVER_NAMES, help=f"Another: {SOLVERS}")]
+Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the solver.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
 
 
@@ -140,7 +141,7 @@ def replay(
         ),
     ] = None,
     iterations: Iterations = None,
-    denoiser: Prior = None,
+    solver: Solver = None,
     weights: Weights = None,
     sigma_first: Annotated[
         float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")
@@ -175,7 +176,7 @@ def replay(
 
     start_logging("replay")
     plan = ReplayPlan(
-        solver=SolverChanges(denoiser, weights, iterations, sigma_first, sigma_last),
+        solver=SolverChanges(solver, weights, iterations, sigma_first, sigma_last),
         calibration=calibration,
         device=device,
         first=first,

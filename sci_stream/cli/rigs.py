@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from sci_stream.cli.common import (
+    SOLVERS,
     AsJson,
     Device,
     Duration,
@@ -32,7 +33,7 @@ from sci_stream.errors import ConfigError
 
 # The example rig runs on two cores that other programs use, too: a solve takes 0.4 to 1.1 s.
 _SMALL = {"width_px": 128, "height_px": 128, "snapshot_rate_hz": 0.5}
-_QUICK = {"denoiser": "ffdnet-lite", "iterations": 4}
+_QUICK = {"solver": "ffdnet-lite", "iterations": 4}
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
@@ -51,6 +52,10 @@ def demo(
         int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")
     ] = 0,
     device: Device = "auto",
+    solver: Annotated[
+        str, typer.Option(help=f"{SOLVERS} What suits the device if not given.")
+    ] = "",
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the solver.")] = None,
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
@@ -62,8 +67,9 @@ def demo(
     from sci_stream.nodes.launcher.demo import demo_rig, pace_camera
 
     rig_path, why = demo_rig(
-        scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo
-    )
+        scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo,
+        solver=solver, weights=weights and weights.resolve(),
+    )  # fmt: skip
     echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control")
     threading.Thread(target=pace_camera, args=(rig_path,), name="pace", daemon=True).start()
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.common import (
-    DENOISERS,
+    SOLVER_NAMES,
+    SOLVERS,
     VIDEO_FILES,
     AsJson,
     Device,
@@ -51,10 +52,10 @@ def solve(
         Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")
+        int | None, typer.Option(min=1, help="Per snapshot; chosen for the solver.")
     ] = None,
-    denoiser: Annotated[str, typer.Option(help=f"auto, {DENOISERS}")] = "auto",
-    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
+    solver: Annotated[str, typer.Option(*SOLVER_NAMES, help=f"auto, {SOLVERS}")] = "auto",
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the solver.")] = None,
     noise: Annotated[
         float | None,
         typer.Option(
@@ -110,7 +111,7 @@ def solve(
         )
     inputs = [path for path in (measurement, mask, truth, weights) if path is not None]
     options = SolveOptions(
-        iterations=iterations, denoiser=denoiser, weights=weights, device=device, noise=noise,
+        iterations=iterations, solver=solver, weights=weights, device=device, noise=noise,
         white=white,
         bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps,
         gamma=gamma, channels=channels,
@@ -148,7 +149,7 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
     solved = (
         f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with "
-        f"{done.denoiser}"
+        f"{done.solver}"
     )
     echo(f"{solved} in {seconds:.1f} s on {done.device}{score}")
     if done.correction:

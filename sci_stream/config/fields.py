@@ -14,6 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
+from sci_stream.recon.denoisers.plugin_code import NETWORK_FILES
+
 # Marks a field whose value is never written into a recording, a log or a message.
 SECRET: JsonDict = {"secret": True}
 
@@ -166,10 +168,12 @@ Webhook = Annotated[
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME_WORDS = "1 to 64 letters, digits and . _ -, the first a letter or digit"
-_DENOISER = rf"({_NAME}|([A-Za-z_][\w.]*|[^:+]+\.py):[A-Za-z_][\w.]*)"
+_SOLVER = rf"({_NAME}|([A-Za-z_][\w.]*|[^:+]+\.py):[A-Za-z_][\w.]*|[^:+]+\.(pt|pt2|onnx))"
 
 
 def _resolved_file(name: str, info: ValidationInfo) -> str:
+    if name.endswith(NETWORK_FILES):
+        return str(_resolved(Path(name), info))
     path, _, function = name.rpartition(":")
     return f"{_resolved(Path(path), info)}:{function}" if path.endswith(".py") else name
 
@@ -186,10 +190,8 @@ PublicKey = Annotated[
 Name = Annotated[str, _matching(_NAME, _NAME_WORDS)]
 """A name that may appear in file names and messages."""
 
-DenoiserName = Annotated[
-    str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS), AfterValidator(_resolved_file)
-]
-"""The name of a denoiser, or ``module:Class`` or ``file.py:function`` of one, a path as in
+SolverName = Annotated[str, _matching(_SOLVER, _NAME_WORDS), AfterValidator(_resolved_file)]
+"""The name of a solver, ``module:Class``, ``file.py:Class`` or a file of a network, paths as in
 `RigPath`."""
 
 Device = Annotated[str, _matching(r"auto|cpu|cuda(:[0-9]{1,3})?", "auto, cpu, cuda or cuda:N")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,14 @@ from sci_stream.calibration.compatibility import require_matching_snapshot
 from sci_stream.model import F32, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import LocalDenoiser, MemoryReducible
+from sci_stream.ports import (
+    Abilities,
+    Coded,
+    LocalDenoiser,
+    MemoryReducible,
+    Reconstructor,
+    Solver,
+)
 from sci_stream.recon.algorithms.gap import (
     Anchor,
     CorrelatedResidual,
@@ -26,7 +34,6 @@ from sci_stream.recon.algorithms.gap import (
     noise_variance_ratio,
 )
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -78,9 +85,9 @@ class Estimate(NamedTuple):
     """The result of a solve on the device.
 
     ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype; ``finite``, (): False if the
-    solve diverged, and ``planes`` is the still image instead; ``facts``, (5,): the residual ‖y −
-    Φv‖₂/‖y‖₂, ``finite``, the place of the reason for the start in `REASONS`, and the noise and its
-    part due to the masks (`SolveReport`), NaN if unknown.
+    solve diverged, and ``planes`` is the still image instead; ``facts``, (6,): the residual ‖y −
+    Φv‖₂/‖y‖₂, ``finite``, the place of the reason for the start in `REASONS`, the noise and its
+    part due to the masks (`SolveReport`), NaN if unknown, and the residual before the data step.
     """
 
     planes: Tensor
@@ -90,7 +97,7 @@ class Estimate(NamedTuple):
 
 
 class Engine:
-    """Reconstruct snapshots of one calibration with one prior on one device. Used from one thread.
+    """Reconstruct snapshots of one calibration with one solver on one device. Used from one thread.
 
     With ``settings.warm_start`` it keeps the video of the last snapshot and starts from it if the
     next snapshot directly continues it; otherwise each result depends on its snapshot alone.
@@ -99,8 +106,8 @@ class Engine:
     ----------
     calibration
         The masks and scale; copied to the device once.
-    denoiser
-        The prior, already on the device.
+    solver
+        A denoiser, or a reconstructor, already on the device.
     device
         Where to compute.
     settings
@@ -126,7 +133,7 @@ class Engine:
     def __init__(
         self,
         calibration: Calibration,
-        denoiser: Prior,
+        solver: Solver,
         device: torch.device,
         settings: SolverSettings,
         *,
@@ -137,19 +144,24 @@ class Engine:
         cuda_graphs: bool = True,
     ) -> None:
         self.calibration = calibration
-        self.settings = settings
         self.device = device
-        denoiser, self._mosaics = suited_to_colours(denoiser, calibration.bayer)
-        self._stages = denoiser if isinstance(denoiser, UnrolledSolver) else None
-        self._denoiser = denoiser.before if isinstance(denoiser, UnrolledSolver) else denoiser
-        self._features = None if self._stages is None else self._stages.dtype
-        self._recordable = is_recordable(denoiser)
+        self._solver = solver
+        self._network = solver if isinstance(solver, Reconstructor) else None
+        self._abilities = (
+            solver.abilities if isinstance(solver, Reconstructor) else Abilities(solver, steps=0)
+        )
+        self._denoiser = self._abilities.before
+        self.settings = self._possible(settings)
+        self._mosaics = False
+        if self._denoiser is not None:
+            self._denoiser, self._mosaics = suited_to_colours(self._denoiser, calibration.bayer)
+        self._recordable = is_recordable(solver)
         if recorder is None and device.type == "cuda":
             recorder = record_cuda_graph(device)
             compiler = compiler or compile_on_gpu
         self._graphs = Graphs(recorder)
         if self._graphs.active and (
-            why_not := why_not_recorded(denoiser, calibration.phi.size, cuda_graphs=cuda_graphs)
+            why_not := why_not_recorded(solver, calibration.phi.size, cuda_graphs=cuda_graphs)
         ):
             self._graphs.give_up(why_not)
         self._fusion = Fusion(compiler)
@@ -164,9 +176,10 @@ class Engine:
         self._between = between
         self.costs = SolveCosts()
         """Seconds that solves take, measured."""
-        self._initializer = Initializer(settings)
-        with within_memory(calibration, device, self._features):
-            self._masks = MaskStack(calibration, device)
+        self._initializer = Initializer(self.settings)
+        with within_memory(calibration, device, solver):
+            one_turn = self._abilities.frames is not None
+            self._masks = MaskStack(calibration, device, one_turn=one_turn)
         self._priors = self._cycle()
         self._solving = False
         self._correction: MaskCorrection | None = None
@@ -186,7 +199,7 @@ class Engine:
             self._correction = correction
             return
         turns = self._masks.turns
-        with within_memory(self.calibration, self.device, self._features):
+        with within_memory(self.calibration, self.device, self._solver):
             self._masks.correct(correction)
         if self._masks.turns != turns:
             self.forget("calibration")
@@ -195,8 +208,19 @@ class Engine:
                 self._fusion.stop("masks are exposed for several frames")
             self._priors = self._cycle()
 
+    def _possible(self, settings: SolverSettings) -> SolverSettings:
+        """Return settings without those that the solver has no use for."""
+        if self._denoiser is None:
+            steps = self._abilities.steps
+            settings = replace(settings, iterations=steps, min_iterations=steps)
+        if self._network is not None and not self._abilities.start:
+            settings = replace(settings, linear_start=False, warm_start=False)
+        return settings
+
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
+        if self._denoiser is None:
+            return ()
         frames, along_time = self._masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(
             self._denoiser,
@@ -212,6 +236,7 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
+        settings = self._possible(settings)
         if settings != self.settings:
             self._graphs.clear()
         self.settings = settings
@@ -225,11 +250,17 @@ class Engine:
         """
         released = self._initializer.forget("memory")
         released |= self._graphs.give_up("memory ran out")
-        for part in (self._denoiser, self._stages):
+        parts: tuple[object, ...] = (self._denoiser, self._network)
+        for part in parts:
             released |= isinstance(part, MemoryReducible) and part.reduce_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return released
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a network recovers all frames at once, without iterations."""
+        return self._denoiser is None
 
     @property
     def fault(self) -> str:
@@ -263,11 +294,11 @@ class Engine:
         counts = self._rungs * 2 or self._cost_known_at
         seconds = {iterations: self._warmed(iterations)[0] for iterations in counts}
         full = self.settings.iterations
-        if self._stages is not None and full > (most := max(seconds)):
+        most = max(seconds)
+        if self._network is not None and full > most:
             # All further ones are with the denoiser, as the first are.
-            each_s = (seconds[LEAST_BEFORE] - seconds[least := min(seconds)]) / (
-                LEAST_BEFORE - least
-            )
+            before, least = self._abilities.least_before, min(seconds)
+            each_s = (seconds[before] - seconds[least]) / (before - least)
             seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
         self.costs = SolveCosts(seconds)
         return self.costs
@@ -356,7 +387,7 @@ class Engine:
         self._solving = True
         try:
             with (
-                within_memory(self.calibration, self.device, self._features),
+                within_memory(self.calibration, self.device, self._solver),
                 torch.inference_mode(),
                 on_device,
             ):
@@ -406,20 +437,19 @@ class Engine:
         of them.
         """
         least, full = self.settings.min_iterations, self.settings.iterations
-        if self._stages is None:
+        if self._network is None:
             return (least,)
         # Two that differ by iterations alone, or all of them.
-        known = (
-            least,
-            LEAST_BEFORE if least < LEAST_BEFORE else full,
-            LEAST_BEFORE + len(self._stages.stages),
-        )
+        before = self._abilities.least_before
+        known = (least, before if least < before else full, before + self._abilities.steps)
         return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:
         """Return the largest number of iterations, at most this one, that is recorded; itself if
         none is.
         """
+        if self._denoiser is None:
+            return self._abilities.steps
         return max((rung for rung in self._rungs if rung <= iterations), default=iterations)
 
     def _record_duration(self, report: SolveReport) -> None:
@@ -468,13 +498,17 @@ class Engine:
         for estimate in iterates:
             if watch is not None:
                 watch(self._masks.merged(estimate))
+        *_, own_residual = measurement.figures(estimate)
+        if self._abilities.data_step:
+            estimate = measurement.fitted(estimate)
         # A diverged solve returns the still image, and its report says so, instead of NaN.
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
         # A copy: the caller may write to the video, and the next solve begins with the planes.
         video = self._masks.merged(planes).to(self._video_dtype, copy=True)
         noise, mismatch, residual = measurement.figures(planes)
-        facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
+        figures = residual, finite.to(residual.dtype), reason, noise, mismatch, own_residual
+        facts = torch.stack(figures)
         return Estimate(planes, video, finite, facts)
 
     def prepare(self, y: Tensor, saturated: Tensor | None = None) -> Measurement:
@@ -512,10 +546,13 @@ class Engine:
         """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is
         called before each.
 
-        If the prior has trained stages, these are the last of the iterations.
+        The last of the iterations are those of a reconstructor.
         """
-        stages = 0 if self._stages is None else self._stages.among(iterations)
-        iterations -= stages
+        steps = self._abilities.steps_among(iterations)
+        iterations -= steps
+        if self._network is not None and not iterations:
+            whole = coded(measurement, start, start.v)
+            return self._network.reconstruct(whole, steps, between)
         # Where the denoiser reads each level, the host waits once for the first.
         levels = levels_from(
             self.settings, start.first if self._recordable else start.first.cpu(), iterations
@@ -533,10 +570,11 @@ class Engine:
             anchor = Anchor.of(start.v, start.known, problem.noise_ratio)
             problem = problem._replace(anchor=anchor)
         estimates = gap(start.v, problem, sigmas(), self._data_step)
-        if self._stages is None or not stages:
+        if self._network is None or not steps:
             return estimates
         state = start._replace(v=start.still)  # the whole video is not kept
-        return self._stages.finish(estimates, partial(coded, measurement, state), stages, between)
+        finish = partial(self._network.reconstruct, steps=steps, between=between)
+        return _finished(estimates, partial(coded, measurement, state), finish)
 
     def _problem(
         self,
@@ -567,6 +605,19 @@ class Engine:
             correlated=correlated,
             relative=relative if isinstance(self._denoiser, LocalDenoiser) else None,
         )
+
+
+def _finished(
+    iterations: Iterator[Tensor],
+    problem: Callable[[Tensor], Coded],
+    finish: Callable[[Coded], Iterator[Tensor]],
+) -> Iterator[Tensor]:
+    """Yield the estimates of iterations, at least one, and those of the steps after them."""
+    for v in iterations:
+        yield v
+    steps = finish(problem(v))
+    del v  # a whole video
+    yield from steps
 
 
 def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:

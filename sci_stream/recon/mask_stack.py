@@ -23,9 +23,14 @@ class MaskStack:
     calibration
         Its masks are copied to the device once. At each correction all that follows from them is
         written to where it was before, since recordings read it there.
+    one_turn
+        Take each mask once, also if it is found exposed for several frames.
     """
 
-    def __init__(self, calibration: Calibration, device: torch.device) -> None:
+    def __init__(
+        self, calibration: Calibration, device: torch.device, *, one_turn: bool = False
+    ) -> None:
+        self._one_turn = one_turn
         self._calibration = calibration
         self._device = device
         self.phi: Tensor
@@ -52,7 +57,8 @@ class MaskStack:
         phi = phi if correction.is_none else corrected_masks(phi, correction)
         # A mask with the light of two frames carries the motion of two: two frames behind it, of
         # half the light each.
-        turns = correction.turns(calibration.n_frames)
+        n_frames = calibration.n_frames
+        turns = (1,) * n_frames if self._one_turn else correction.turns(n_frames)
         if max(turns) > 1:
             phi = torch.cat(
                 [mask.div(n).expand(n, *mask.shape) for mask, n in zip(phi, turns, strict=True)]

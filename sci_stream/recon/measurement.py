@@ -12,6 +12,7 @@ from sci_stream.optics.forward import forward
 # Root mean square of y, in units of scene brightness, below which a relative residual means
 # nothing.
 _DARK = 1e-6
+_TINY = 1e-20
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,24 @@ class Measurement:
         lattice = (..., slice(None, None, stride), slice(None, None, stride))
         y, phi, r_inv = (image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv))
         return Measurement(y, phi, r_inv)
+
+    def fitted(self, v: Tensor) -> Tensor:
+        """Return v with the part of its residual that is an error of v, and not the noise of y.
+
+        The residual beyond the noise gives the variance s² of the error, that of all frames and
+        pixels; the result is the linear minimum mean square error estimate with it::
+
+            v + φ (y − Φv)/R · s²R/(s²R + n²),   s² = mean((y − Φv)² − n²)/mean(R),   R = Σφ²
+        """
+        valid = self.r_inv > 0
+        part = valid.to(v.dtype)
+        noise = torch.zeros_like(self.y) if self.noise is None else self.noise
+        difference = (self.y - forward(self.phi, v)) * part
+        power = torch.where(valid, 1 / self.r_inv, 0.0)
+        excess = (difference.square() - noise * part).sum().clamp_min(0.0)
+        error = excess / power.sum().clamp_min(_TINY)
+        share = error / (error + noise * self.r_inv).clamp_min(_TINY)
+        return v + self.phi * (difference * self.r_inv * share).unsqueeze(-3)
 
     def figures(self, v: Tensor) -> Tensor:
         """Return the root mean square of y's noise, of its part that grows with y, and of y − Φv,

@@ -38,7 +38,7 @@ from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
 from sci_stream.nodes.runtime.runtime_folder import RunFolder, memory_folder, private_folder
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Camera
+from sci_stream.ports import Camera, Reconstructor
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.layout import Compression
@@ -53,7 +53,7 @@ from sci_stream.web.preview import WebPreview
 if TYPE_CHECKING:
     import torch
 
-    from sci_stream.recon.algorithms.unrolled import Prior
+    from sci_stream.ports import Solver
     from sci_stream.recon.engine import Engine
     from sci_stream.recon.settings import SolverSettings
 
@@ -125,7 +125,7 @@ class _Checks:
         self._calibration: Calibration | None = None
         """The calibration, once it fits the camera."""
         self._snapshots: list[Snapshot] = []
-        self._solver: tuple[Prior, SolverSettings] | None = None
+        self._solver: tuple[Solver, SolverSettings] | None = None
 
     def findings(self, begins: Callable[[str], None]) -> Iterator[Finding]:
         """Yield the findings in the order in which a rig needs them, to the end: one run shows all
@@ -137,7 +137,7 @@ class _Checks:
             "calibration": self._check_calibration,
             "masks": self._check_masks,
             "device": self._check_devices,
-            "denoiser": self._check_denoiser,
+            "solver": self._check_solver,
             "speed": self._check_speed,
             "encryption": self._check_encryption,
             "addresses": self._check_addresses,
@@ -254,7 +254,7 @@ class _Checks:
             ]
         )
 
-    def _check_denoiser(self) -> str:
+    def _check_solver(self) -> str:
         from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
 
         section = self._rig.reconstruct
@@ -274,6 +274,8 @@ class _Checks:
                 got=f"{len(names)}: {', '.join(names)}",
                 hint="Leave out an analysis, or chunk data of the camera.",
             )
+        if isinstance(prior, Reconstructor) and prior.abilities.before is None:
+            return f"{prior.name}, all frames at once"
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
         return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 
@@ -288,7 +290,7 @@ class _Checks:
     def _check_speed(self) -> str | Finding:
         """Solve the snapshots as a node does, and compare the time with the camera's."""
         if not (self._snapshots and self._calibration and self._capabilities and self._solver):
-            return "not measured: it needs camera, calibration and denoiser"
+            return "not measured: it needs camera, calibration and solver"
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         rig, (prior, settings) = self._rig, self._solver
@@ -338,7 +340,7 @@ class _Checks:
         self, full_hz: float, camera_hz: float
     ) -> tuple[str, Mapping[str, Mapping[str, object]]]:
         """Return what this machine solves in time, in words and as values of the rig file: fewer
-        iterations, a quicker denoiser, a slower camera.
+        iterations, a quicker solver, a slower camera.
         """
         from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
@@ -351,7 +353,7 @@ class _Checks:
         if fewer >= _FEWEST_ITERATIONS:
             return f"fits: {fewer} iterations", {"reconstruct": {"iterations": fewer}}
         for name in _QUICKER:
-            changed = {"denoiser": name, "weights": None, "iterations": None}
+            changed = {"solver": name, "weights": None, "iterations": None}
             section = self._rig.reconstruct.model_copy(update=changed)
             prior, settings = solver_settings.make_prior(section, device)
             engine = Engine(self._calibration, prior, device, settings, cuda_graphs=False)
@@ -360,12 +362,12 @@ class _Checks:
             hz = self._measured_hz(engine, iterations)
             fewer = min(iterations, int(_SHARE * iterations * hz / camera_hz))
             if fewer >= _FEWEST_ITERATIONS:
-                values = {"denoiser": name, "iterations": fewer}
+                values = {"solver": name, "iterations": fewer}
                 return f"fits: {name} with {fewer} iterations", {"reconstruct": values}
         rate_hz = float(f"{_SHARE * hz:.2g}")
         words = f"fits: {name} with {iterations} iterations at {rate_hz:g} snapshots/s"
         edit: dict[str, Mapping[str, object]] = {
-            "reconstruct": {"denoiser": name, "iterations": iterations}
+            "reconstruct": {"solver": name, "iterations": iterations}
         }
         if _RATE in load_driver(self._rig.camera.driver).Options.model_fields:
             return words, {**edit, "camera.options": {_RATE: rate_hz}}

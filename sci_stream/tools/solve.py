@@ -58,7 +58,7 @@ class SolvedFile:
     """
 
     out: Path | None
-    denoiser: str
+    solver: str
     device: str
     n_frames: int
     white: float
@@ -84,7 +84,7 @@ class SolvedFile:
             "frames": len(self.reports) * self.n_frames,
             "white": self.white,
             "assumed": list(self.assumed),
-            "denoiser": self.denoiser,
+            "solver": self.solver,
             "device": self.device,
             "psnr_db": finite_or_none(self.psnr_db),
             "faults": [one.text for one in self.defects],
@@ -148,9 +148,7 @@ def solve_file(
     solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
     device, assumed = describe_device(solver.device), measurements.assumed
-    done = SolvedFile(
-        out, solver.denoiser.name, device, calibration.n_frames, solver.white, assumed
-    )
+    done = SolvedFile(out, solver.solver.name, device, calibration.n_frames, solver.white, assumed)
 
     def videos() -> Iterator[Video]:
         done.defects = solver.defects

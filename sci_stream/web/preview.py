@@ -56,7 +56,7 @@ class WebPreview:
 
     The page lists the files of the folder ``recordings``, and replays them as long as the disk has
     more than ``min_free_mib``. ``ask`` requests operations beyond the page, of the sink and of
-    nodes; None if not available.
+    nodes; None if not available. ``solver`` is that of the rig file, whose code may run.
 
     Raises `InputError` if the host is beyond loopback and there is no token.
     """
@@ -68,6 +68,7 @@ class WebPreview:
         ask: Ask | None = None,
         *,
         min_free_mib: int = 0,
+        solver: str = "",
     ) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
@@ -99,6 +100,7 @@ class WebPreview:
             Recordings(recordings, lambda: self._hub.open_recording),
             lambda: self._solvers,
             min_free_mib << 20,
+            solver,
         )
         self._solvers: JsonObject = {}
         self._pixel_um: float | None = None

@@ -18,6 +18,7 @@ from typing import IO
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers.plugin_code import runs_code
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.web.recordings import Recordings
@@ -44,12 +45,17 @@ class Replays:
 
     A replay is ``sci-stream replay`` in a process of lower priority on this host. It ends with this
     process, and before the disk has less than ``floor_bytes`` and a margin. ``solvers`` returns the
-    settings of the rig's solvers by id.
+    settings of the rig's solvers by id; the code of ``trusted``, the one in the rig file, may run.
     """
 
     def __init__(
-        self, recordings: Recordings, solvers: Callable[[], JsonObject], floor_bytes: int
+        self,
+        recordings: Recordings,
+        solvers: Callable[[], JsonObject],
+        floor_bytes: int,
+        trusted: str = "",
     ) -> None:
+        self._trusted = trusted
         self.recordings = recordings
         self._solvers = solvers
         self._floor_bytes = floor_bytes
@@ -88,7 +94,10 @@ class Replays:
                 hint="Replay a recording of it with more iterations.",
             )
         info, calibration = series
-        other = ("--denoiser", denoiser) if denoiser else ()
+        used = [one["denoiser"] for one in self._solvers().values() if isinstance(one, dict)]
+        if not denoiser and runs_code(self._trusted) and self._trusted in used:
+            denoiser = self._trusted
+        other = ("--solver", denoiser) if denoiser else ()
         with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
             source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
             with RecordingWriter(

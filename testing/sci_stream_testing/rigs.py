@@ -55,7 +55,7 @@ class SimulatedRig:
             table_text("rig", {"name": "simulated"}),
             table_text("camera", {"driver": "simulated", "options": options}),
             table_text(
-                "reconstruct", {"denoiser": "tv", "devices": ["cpu"], "iterations": 4, "threads": 1}
+                "reconstruct", {"solver": "tv", "devices": ["cpu"], "iterations": 4, "threads": 1}
             ),
             table_text("network", {"dispatch": dispatch, "results": results, "taps": self.taps}),
             table_text("record", {"enabled": True, "folder": self.recordings}),

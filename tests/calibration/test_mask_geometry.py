@@ -80,7 +80,7 @@ def test_video_behind_turned_masks_is_as_good_as_with_true_ones(name: str) -> No
     y = snapshot(phi, displacement)
     errors = []
     for masks in (true, phi):
-        result = sci_stream.reconstruct(y, Calibration(masks), denoiser="tv", iterations=8)
+        result = sci_stream.reconstruct(y, Calibration(masks), solver="tv", iterations=8)
         video = np.asarray(result.video, np.float32).reshape(B, SIZE, SIZE)
         errors.append(float(np.mean((video - scene())[:, 4:-4, 4:-4] ** 2)))
     assert 10 * math.log10(errors[1] / errors[0]) < 1.0

@@ -167,7 +167,7 @@ def test_any_faults_of_the_host_are_reported_and_survived(
     lines = []
     for number in range(ROUNDS):
         mode = list(MODES)[number % len(MODES)]
-        changes = merged({"reconstruct": {"denoiser": "identity"}, "record": {}}, MODES[mode])
+        changes = merged({"reconstruct": {"solver": "identity"}, "record": {}}, MODES[mode])
         folder = tmp_path / str(number)
         folder.mkdir()
         host = FaultyHost(folder, library, changes)

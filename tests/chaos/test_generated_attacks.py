@@ -384,7 +384,7 @@ def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) ->
     acquire, sink, reconstruct, page = free_ports(4)
     changes: dict[str, Any] = {
         "network": {"heartbeat_s": 5.0},
-        "reconstruct": {"denoiser": "identity", "iterations": 1},
+        "reconstruct": {"solver": "identity", "iterations": 1},
         "camera": {"options": {"snapshot_rate_hz": 5.0}},
         "health": {
             "enabled": True,

@@ -27,7 +27,7 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
     changes = {
         "camera": {"options": {"snapshot_rate_hz": 100.0, "truth": False}},
         "health": {"enabled": True, **health},
-        "reconstruct": {"denoiser": "identity", "iterations": 1},
+        "reconstruct": {"solver": "identity", "iterations": 1},
         "policy": {"mode": "record", "ring_mib": 1},
     }
     with RunningRigSolvedHere(tmp_path, changes) as rig:

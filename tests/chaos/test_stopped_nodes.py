@@ -23,7 +23,7 @@ def test_repeatedly_frozen_nodes_under_backpressure_recover(tmp_path: Path) -> N
         "camera": {
             "options": {"width_px": 256, "height_px": 256, "snapshot_rate_hz": 60.0, "truth": False}
         },
-        "reconstruct": {"nodes": 2, "denoiser": "identity", "iterations": 1, "credit": 8},
+        "reconstruct": {"nodes": 2, "solver": "identity", "iterations": 1, "credit": 8},
         "policy": {"mode": "record", "ring_mib": 16},
         "network": {"heartbeat_s": 0.1},
     }

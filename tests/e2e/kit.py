@@ -70,7 +70,7 @@ def small_rig() -> dict[str, Any]:
             },
         },
         "reconstruct": {
-            "denoiser": "tv",
+            "solver": "tv",
             "devices": ["cpu"],
             "iterations": ITERATIONS,
             "adapt_budget": False,

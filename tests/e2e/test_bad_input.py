@@ -90,7 +90,7 @@ def weights(
     def prepare(folder: Path) -> dict[str, Any]:
         if make is not None:
             make(folder / "network.pth")
-        return {"reconstruct": {"denoiser": denoiser, "weights": "network.pth"}}
+        return {"reconstruct": {"solver": denoiser, "weights": "network.pth"}}
 
     return prepare
 
@@ -194,7 +194,7 @@ OF_A_NODE = [
         "a denoiser that does not exist",
         INPUT,
         ("tvv", "ffdnet"),
-        given(reconstruct={"denoiser": "tvv"}),
+        given(reconstruct={"solver": "tvv"}),
     ),
     Case(
         "weights for what takes none",

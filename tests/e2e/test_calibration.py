@@ -183,7 +183,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     # Every other door gives the same video and the same correction.
     data, options = (
         load_measurement(recorded),
-        {"denoiser": "tv", "iterations": ITERATIONS, "device": "cpu"},
+        {"solver": "tv", "iterations": ITERATIONS, "device": "cpu"},
     )
     counts = np.stack(list(data.y))
     assert isinstance(data.masks, Calibration)

@@ -64,14 +64,14 @@ def test_control_set_iterations_takes_effect(rig: RigInProcess, command: Command
 
 def test_control_set_denoiser_sets_default_iterations(rig: RigInProcess) -> None:
     running = client(rig)
-    assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {
-        "reconstruct-0": {"denoiser": "ffdnet-lite"}
+    assert running.set("reconstruct-0", solver="ffdnet-lite") == {
+        "reconstruct-0": {"solver": "ffdnet-lite"}
     }
     wait_for(
         lambda: parameter(running, "reconstruct-0", "iterations") == 20,
         "the defaults of the denoiser are declared",
     )
-    running.set("reconstruct", denoiser="tv", iterations=5)
+    running.set("reconstruct", solver="tv", iterations=5)
     solved_with(rig, 5)
 
 
@@ -100,9 +100,7 @@ def test_control_rejects_invalid_setting_with_message(rig: RigInProcess, command
         client(rig).set("reconstruct", min_iterations=5000)
     with pytest.raises(InputError, match="one of next_series, stop_series"):
         client(rig).do("acquire", "start_series")
-    with pytest.raises(
-        InputError, match="one of denoiser, iterations, min_iterations, adapt_budget"
-    ):
+    with pytest.raises(InputError, match="one of solver, iterations, min_iterations, adapt_budget"):
         client(rig).set("reconstruct", iteration=5)
     with pytest.raises(InputError, match=r"exposure.*expected a number from 0\.01 to 10; got 50\."):
         client(rig).set("acquire", exposure=50.0)

@@ -107,7 +107,7 @@ def of_guarded_solver(rig: Rig, snapshot: Snapshot) -> Outcome:
 
 def solved_by_node(rig: Rig, snapshot: Snapshot) -> Solved:
     section = ReconstructSection(
-        denoiser="tv", iterations=ITERATIONS, threads=1, video_dtype="float32", adapt_budget=False
+        solver="tv", iterations=ITERATIONS, threads=1, video_dtype="float32", adapt_budget=False
     )
     solver = SolverThread(section, "cpu")
     woken: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -137,7 +137,7 @@ def of_arrays(rig: Rig, snapshot: Snapshot) -> Outcome:
     result = sci_stream.reconstruct(
         snapshot.counts,
         rig.calibration,
-        denoiser="tv",
+        solver="tv",
         iterations=ITERATIONS,
         device="cpu",
         on_mismatch="snapshot",
@@ -149,7 +149,7 @@ def of_stream(rig: Rig, snapshot: Snapshot) -> Outcome:
     (result,) = sci_stream.reconstruct_stream(
         [snapshot.counts],
         rig.calibration,
-        denoiser="tv",
+        solver="tv",
         iterations=ITERATIONS,
         device="cpu",
         on_mismatch="snapshot",
@@ -164,7 +164,7 @@ def _of_result(result: sci_stream.Reconstructed) -> Outcome:
 
 def of_file(rig: Rig, snapshot: Snapshot, folder: Path) -> Outcome:
     data = Measurements(y=snapshot.counts[np.newaxis], masks=rig.calibration)
-    options = SolveOptions(denoiser="tv", iterations=ITERATIONS, device="cpu")
+    options = SolveOptions(solver="tv", iterations=ITERATIONS, device="cpu")
     done = solve_file(data, folder / "video.npy", options)
     names = frozenset(defect.name for defect in done.defects)
     video = None if done.out is None else np.load(done.out)[0]

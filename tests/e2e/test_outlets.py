@@ -27,7 +27,7 @@ LIVE = {
     "preview": {"enabled": True},
     # A busy machine keeps up with so few, and has the time for the rest at the end.
     "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 4.0}},
-    "reconstruct": {"denoiser": "identity", "iterations": 1},
+    "reconstruct": {"solver": "identity", "iterations": 1},
     "drain": {"timeout_s": 100.0},
 }
 

@@ -108,7 +108,7 @@ def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -
         "camera": {"options": {"snapshot_rate_hz": 20.0}},
         "policy": {"queue_snapshots": SNAPSHOTS},
         "reconstruct": {
-            "denoiser": "tv",
+            "solver": "tv",
             "iterations": 400,
             "min_iterations": 2,
             "adapt_budget": True,

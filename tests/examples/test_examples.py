@@ -15,6 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import sci_stream
 from sci_stream.ports import Camera
 from tests.conftest import RigMaker
 from tests.e2e.kit import ROOT, assert_accounted_for
@@ -136,3 +137,23 @@ def test_subscribe_and_open_recording_work_on_a_rig(
         "open_recording", recording, tmp_path / "plot.png"
     )
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_tiny_unet_is_trained_and_runs_with_its_weights() -> None:
+    tiny = load("tiny_unet")
+    masks = tiny.shifted_mask(256)
+    films = tiny.scenes(16, tiny.torch.Generator().manual_seed(1))
+    phi = masks[:, :64, :64]
+    errors = []
+    for network in (tiny.TinyUnet(weights=None), tiny.train(masks, seconds=4.0), tiny.TinyUnet()):
+        with tiny.torch.no_grad():
+            video = network((phi * films).sum(1), phi.expand_as(films), phi.sum(0).clamp_min(1e-6))
+        errors.append(float((video - films).square().mean()))
+    untrained, begun, shipped = errors
+    assert 0 < begun < 1.05 * untrained
+    assert shipped < begun
+    shot = (phi * films[0]).sum(0).numpy()
+    solver = f"{EXAMPLES / 'tiny_unet.py'}:TinyUnet"
+    result = sci_stream.reconstruct(shot, phi.numpy(), solver=solver, white=1.0, device="cpu")
+    assert result.report.iterations == 1
+    assert np.square(result.video - films[0].numpy()).mean() < 2 * shipped

@@ -373,7 +373,7 @@ def trial(seed: int, folder: Path, clips: Sequence[Array] = ()) -> tuple[Outcome
     """Mutilate right data by a seed, reconstruct it, and return the outcome with a description."""
     rng = np.random.default_rng(seed)
     sample = right(rng, clips[rng.integers(len(clips))] if clips else None)
-    options = {"denoiser": "tv", "iterations": 12, "device": "cpu"}
+    options = {"solver": "tv", "iterations": 12, "device": "cpu"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The scale matters a little to the denoiser: that of the scene, or the one that fills the

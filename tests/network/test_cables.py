@@ -17,7 +17,7 @@ from tests.network.rig import NetworkRig
 MISSING = missing()
 pytestmark = [pytest.mark.rig(seconds=30), pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
-RECORD = {"policy": {"mode": "record"}, "reconstruct": {"denoiser": "identity", "iterations": 1}}
+RECORD = {"policy": {"mode": "record"}, "reconstruct": {"solver": "identity", "iterations": 1}}
 
 
 def wait_until_both_work(rig: NetworkRig) -> None:

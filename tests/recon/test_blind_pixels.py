@@ -37,7 +37,7 @@ def solved(
             masks,
             truth=film,
             white=1.0,
-            denoiser="tv",
+            solver="tv",
             iterations=8,
             device="cpu",
             check_masks=check,

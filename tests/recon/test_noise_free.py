@@ -68,7 +68,7 @@ def psnr_db(y: np.ndarray, masks: np.ndarray, film: np.ndarray) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = sci_stream.reconstruct(
-            y, masks, truth=film, denoiser="tv", iterations=5, device="cpu"
+            y, masks, truth=film, solver="tv", iterations=5, device="cpu"
         )
     assert np.isfinite(result.video).all()
     assert result.psnr_db is not None

@@ -53,9 +53,9 @@ def test_section_of_an_experiment_sets_any_solver_setting() -> None:
         relaxation: float | None = None
         linear_start: bool | None = None
 
-    _, settings = make_prior(Experiment(denoiser="tv", relaxation=1.5, sigma_last=0.05), CPU)
+    _, settings = make_prior(Experiment(solver="tv", relaxation=1.5, sigma_last=0.05), CPU)
     assert (settings.relaxation, settings.sigma_last, settings.linear_start) == (1.5, 0.05, True)
-    _, from_still = make_prior(Experiment(denoiser="tv", linear_start=False), CPU)
+    _, from_still = make_prior(Experiment(solver="tv", linear_start=False), CPU)
     assert from_still == dataclasses.replace(
         default_settings(CPU, "tv", linear_start=False), warm_start=True
     )

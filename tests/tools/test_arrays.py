@@ -46,7 +46,7 @@ def y(masks: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def solve(y, masks, **options):
     return sci_stream.reconstruct(
-        y, masks, **{"denoiser": "tv", "iterations": 6, "device": "cpu", **options}
+        y, masks, **{"solver": "tv", "iterations": 6, "device": "cpu", **options}
     )
 
 
@@ -134,7 +134,7 @@ def test_reconstruct_stream_equals_series_and_reads_on_demand(masks, make_video)
             yield snapshot
 
     stream = sci_stream.reconstruct_stream(
-        camera(), masks, denoiser="tv", iterations=6, device="cpu", white=1.0
+        camera(), masks, solver="tv", iterations=6, device="cpu", white=1.0
     )
     first = next(stream)
     assert read == [0]
@@ -180,7 +180,7 @@ def test_reconstruct_accepts_any_callable_as_denoiser(y, masks, x) -> None:
         padded = torch.nn.functional.pad(images.unsqueeze(1), (1, 1, 1, 1), "reflect")
         return torch.lerp(images, torch.nn.functional.conv2d(padded, kernel).squeeze(1), 0.3)
 
-    result = solve(y, masks, denoiser=blur, truth=x, sigmas=(0.1, 0.02))
+    result = solve(y, masks, solver=blur, truth=x, sigmas=(0.1, 0.02))
     assert result.psnr_db > 18
     assert {shape[1:] for shape, _ in calls} == {(H, W)}
     assert all(type(sigma) is float and 0 < sigma <= 0.1 for _, sigma in calls)
@@ -197,13 +197,13 @@ def test_reconstruct_accepts_network_blind_function_and_numpy(y, masks) -> None:
             assert not self.training
             return images - 0.01 * sigma * self.convolution(images)
 
-    assert np.isfinite(solve(y, masks, denoiser=Network()).video).all()
-    assert np.isfinite(solve(y, masks, denoiser=torch.nn.AvgPool2d(3, 1, 1)).video).all()
+    assert np.isfinite(solve(y, masks, solver=Network()).video).all()
+    assert np.isfinite(solve(y, masks, solver=torch.nn.AvgPool2d(3, 1, 1)).video).all()
     same = solve(
-        y, masks, denoiser=lambda images: images
+        y, masks, solver=lambda images: images
     ).video  # returns its input: the solver takes a copy
     np.testing.assert_allclose(
-        solve(y, masks, denoiser=lambda images, _sigma: images.numpy() + 0).video, same
+        solve(y, masks, solver=lambda images, _sigma: images.numpy() + 0).video, same
     )
 
 
@@ -227,12 +227,12 @@ def nan(images, sigma):
             lambda: None,
             r"cannot be called; expected a callable that accepts \(images, sigma\) or \(images\)",
         ),
-        (3, "The denoiser is invalid; expected a name"),
+        (3, "The solver 'int' is invalid; expected a name"),
     ],
 )
 def test_reconstruct_refuses_a_bad_denoiser(y, masks, denoiser, message) -> None:
     with pytest.raises(InputError, match=message):
-        solve(y, masks, denoiser=denoiser)
+        solve(y, masks, solver=denoiser)
 
 
 def poked(array: np.ndarray, value: float) -> np.ndarray:
@@ -295,9 +295,7 @@ def test_stream_leaves_out_invalid_pixels(y, masks, bad: int, value: float) -> N
         sci_stream.DataWarning, match="1 pixels of y are NaN or infinite: left out"
     ) as warned:
         results = list(
-            sci_stream.reconstruct_stream(
-                snapshots, masks, denoiser="tv", iterations=6, device="cpu"
-            )
+            sci_stream.reconstruct_stream(snapshots, masks, solver="tv", iterations=6, device="cpu")
         )
     assert len(warned) == 1
     assert all(np.abs(one.video - solve(y, masks).video).mean() < 0.01 for one in results)
@@ -321,10 +319,10 @@ def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
         ({"noise": -1}, "noise is invalid; expected a finite number ≥ 0; got -1"),
         ({"bayer": "RGBG"}, "Unknown Bayer phase"),
         ({"sigmas": (0.01, 0.1)}, "noise levels of the solver"),
-        ({"denoiser": "median"}, r"Unknown denoiser.*'median'"),
+        ({"solver": "median"}, r"Unknown solver.*'median'"),
         (
-            {"denoiser": lambda x: x, "weights": "a.pth"},
-            "weights apply to a denoiser that is given by name",
+            {"solver": lambda x: x, "weights": "a.pth"},
+            "'<lambda>' takes no weights",
         ),
         ({"device": "tpu"}, "Unknown compute device"),
     ],
@@ -336,7 +334,7 @@ def test_reconstruct_refuses_bad_options(y, masks, options, message) -> None:
 
 def test_stream_refuses_the_bad_snapshot_when_it_arrives(y, masks) -> None:
     stream = sci_stream.reconstruct_stream(
-        [y, y[1:]], masks, denoiser="tv", iterations=4, device="cpu"
+        [y, y[1:]], masks, solver="tv", iterations=4, device="cpu"
     )
     next(stream)
     with pytest.raises(InputError, match="differ in size"):
@@ -410,7 +408,7 @@ def test_solve_that_diverges_raises_or_says_so(y, masks, tmp_path) -> None:
     weights = random_weights(layers=3, channels=8)
     large = dataclasses.replace(weights, kernels=tuple(1e15 * k for k in weights.kernels))
     save_ffdnet(large, tmp_path / "large.safetensors")
-    options = {"denoiser": "ffdnet", "weights": tmp_path / "large.safetensors"}
+    options = {"solver": "ffdnet", "weights": tmp_path / "large.safetensors"}
     with pytest.raises(DataError, match=r"snapshot 0 diverged to NaN.*choose another one"):
         solve(y, masks, **options)
     with pytest.warns(sci_stream.MaskMismatchWarning, match="snapshot 0 diverged"):
@@ -427,7 +425,7 @@ def test_reconstruct_works_in_a_process_forked_after_a_solve() -> None:
         "masks = (np.random.default_rng(0).random((4, 64, 64)) < .5).astype('f4')\n"
         "def solve(seed):\n"
         "    y = (masks * np.random.default_rng(seed).random((4, 64, 64))).sum(0).astype('f4')\n"
-        "    return sci_stream.reconstruct(y, masks, denoiser='tv', iterations=2, "
+        "    return sci_stream.reconstruct(y, masks, solver='tv', iterations=2, "
         "check_masks=False).video.mean()\n"
         "first = solve(1)\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
@@ -452,7 +450,7 @@ def test_dwelling_stage_is_corrected_from_one_snapshot() -> None:
     np.testing.assert_allclose(
         corrected.frame_times[:, 1], gains[:, 0, 0] / gains.sum(), atol=0.015
     )
-    (streamed,) = sci_stream.reconstruct_stream([y], phi, denoiser="tv", iterations=6, device="cpu")
+    (streamed,) = sci_stream.reconstruct_stream([y], phi, solver="tv", iterations=6, device="cpu")
     np.testing.assert_array_equal(streamed.video, corrected.video)
     np.testing.assert_allclose(as_it_is.frame_times[:, 1], 1 / 8)
 
@@ -506,13 +504,13 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     ],
 )
 def test_solve_does_not_depend_on_the_torch_state_of_its_caller(y, masks, state) -> None:
-    plain = solve(y, masks, denoiser="ffdnet-lite", iterations=2).video
+    plain = solve(y, masks, solver="ffdnet-lite", iterations=2).video
     with state():
         np.testing.assert_array_equal(
-            solve(y, masks, denoiser="ffdnet-lite", iterations=2).video, plain
+            solve(y, masks, solver="ffdnet-lite", iterations=2).video, plain
         )
         (streamed,) = sci_stream.reconstruct_stream(
-            [y], masks, denoiser="ffdnet-lite", iterations=2, device="cpu"
+            [y], masks, solver="ffdnet-lite", iterations=2, device="cpu"
         )
     np.testing.assert_array_equal(streamed.video, plain)
 

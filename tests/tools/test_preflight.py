@@ -98,7 +98,7 @@ def test_check_coarse_masks_take_the_iterations_of_a_node(
     monkeypatch.setitem(globals(), "SOLVER", '[reconstruct]\ndenoiser = "tv"\ndevices = ["cpu"]\n')
     count = 2 * DENOISERS["tv"].defaults.iterations
     findings = findings_of(tmp_path, "snapshot_rate_hz = 0.5\n")
-    assert f"up to {count} iterations" in findings["denoiser"].text
+    assert f"up to {count} iterations" in findings["solver"].text
     assert f"with {count} iterations" in findings["speed"].text
 
 
@@ -190,15 +190,15 @@ def test_check_refuses_more_numbers_than_a_message_has(
     path = tmp_path / "rig.toml"
     path.write_text(CAMERA + SOLVER)
     with pytest.raises(ConfigError, match="at most 24 names; got 25: 0, 1, 10"):
-        _Checks(load_rig(path))._check_denoiser()
+        _Checks(load_rig(path))._check_solver()
     del figures.units["24"]
-    assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
+    assert "up to 2 iterations" in _Checks(load_rig(path))._check_solver()
     monkeypatch.setattr(
         "sci_stream.tools.preflight.Analyses", Mock(side_effect=ConfigError("not installed"))
     )
     with pytest.raises(ConfigError, match="not installed"):
-        _Checks(load_rig(path))._check_denoiser()
+        _Checks(load_rig(path))._check_solver()
     monkeypatch.setattr(
         "sci_stream.config.Rig.spans_machines", True
     )  # they may be installed on the others only
-    assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
+    assert "up to 2 iterations" in _Checks(load_rig(path))._check_solver()

@@ -145,7 +145,7 @@ class Live:
         return path
 
 
-SECTION = ReconstructSection(denoiser="tv", iterations=FULL, sigma_first=0.3, sigma_last=0.02)
+SECTION = ReconstructSection(solver="tv", iterations=FULL, sigma_first=0.3, sigma_last=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_replay_equals_live_result(recorded: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        ReconstructSection(denoiser="ffdnet-lite", iterations=FULL),
-        ReconstructSection(denoiser="tv", iterations=7, sigma_first=0.2, sigma_last=0.01),
+        ReconstructSection(solver="ffdnet-lite", iterations=FULL),
+        ReconstructSection(solver="tv", iterations=7, sigma_first=0.2, sigma_last=0.01),
     ],
     ids=["another prior", "other settings"],
 )
@@ -360,9 +360,9 @@ def test_recording_of_an_unknown_denoiser_replays_with_another(
 ) -> None:
     rig = '[reconstruct]\ndenoiser = "elsewhere"\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
-    with pytest.raises(ConfigError, match=r"Unknown denoiser.*'elsewhere'"):
+    with pytest.raises(ConfigError, match=r"Unknown solver.*'elsewhere'"):
         replay(recorded, ReplayPlan())
-    done = replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="tv")))
+    done = replay(recorded, ReplayPlan(solver=SolverChanges(solver="tv")))
     with sci_stream.open(done.path) as again:
         assert again.video_of(1).shape == (B, H, W)
 
@@ -375,7 +375,7 @@ def test_another_denoiser_takes_the_iterations_of_coarse_masks(
     )
     done = replay(
         Live(coarse, SECTION).record(tmp_path / "run.h5"),
-        ReplayPlan(solver=SolverChanges(denoiser="tv")),
+        ReplayPlan(solver=SolverChanges(solver="tv")),
     )
     usual = default_settings(CPU, "tv")
     with sci_stream.open(done.path) as again:
@@ -464,7 +464,7 @@ def test_unfit_options_are_refused(
     with pytest.raises(CalibrationError, match="Bayer phase RGGB; got none"):
         replay(recorded, ReplayPlan(calibration=tmp_path / "mono.h5"))
     with pytest.raises(ConfigError, match="magic"):
-        replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="magic")))
+        replay(recorded, ReplayPlan(solver=SolverChanges(solver="magic")))
     with pytest.raises(StorageError, match="nowhere does not exist"):
         replay(recorded, ReplayPlan(out=tmp_path / "nowhere" / "out.h5"))
     with pytest.raises(FileFormatError, match=r"missing\.h5"):
@@ -474,7 +474,7 @@ def test_unfit_options_are_refused(
 def test_missing_or_changed_weights_are_refused(tmp_path: Path, calibration: Calibration) -> None:
     weights = tmp_path / "mine.safetensors"
     weights.write_bytes(shipped_weights("ffdnet-lite").read_bytes())
-    section = ReconstructSection(denoiser="ffdnet-lite", weights=weights, iterations=FULL)
+    section = ReconstructSection(solver="ffdnet-lite", weights=weights, iterations=FULL)
     rig = f'[reconstruct]\ndenoiser = "ffdnet-lite"\nweights = "{weights}"\niterations = {FULL}\n'
     recorded = Live(calibration, section, rig_toml=rig).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())

@@ -34,7 +34,7 @@ def test_public_replay_equals_the_command(recordings: list[Path], tmp_path: Path
     (result,) = run_jobs(plan_jobs(recordings[:1], tmp_path / "b", ReplayPlan(device="cpu")))
     np.testing.assert_array_equal(video(Path(result.out)), video(tmp_path / "a.h5"))
     sci_stream.replay(
-        recordings[0], tmp_path / "c.h5", denoiser="identity", iterations=1, device="cpu"
+        recordings[0], tmp_path / "c.h5", solver="identity", iterations=1, device="cpu"
     )
     assert not np.array_equal(video(tmp_path / "c.h5"), video(tmp_path / "a.h5"))
 
@@ -98,11 +98,11 @@ def test_recording_may_not_import_a_module(
     )
     with pytest.raises(
         ConfigError,
-        match=r"imported from modules; got sleeping_denoiser:Sleeping.*--denoiser sleep",
+        match=r"imported from modules; got sleeping_denoiser:Sleeping.*--solver sleep",
     ):
         sci_stream.replay(source, device="cpu")
     assert "sleeping_denoiser" not in sys.modules
-    done = sci_stream.replay(source, denoiser=sleeping, device="cpu")
+    done = sci_stream.replay(source, solver=sleeping, device="cpu")
     with sci_stream.open(done.path) as recording:
         assert set(recording.table["iterations"]) == {2}  # its own settings, as recorded
 
@@ -129,7 +129,7 @@ def test_replay_command_takes_many_files(
 def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
     recordings: list[Path], tmp_path: Path, sleeping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(solver=sleeping, iterations=4))
     expected = replay(recordings[0], dataclasses.replace(plan, out=tmp_path / "whole.h5"))
     monkeypatch.setenv("TEST_SLEEP_S", "0.4")
     parts = tmp_path / "parts.h5"
@@ -145,7 +145,7 @@ def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
         "--device",
         "cpu",
     ]
-    command += ["--denoiser", sleeping, "--iterations", "4"]
+    command += ["--solver", sleeping, "--iterations", "4"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         until_s = time.monotonic() + PATIENCE_S
         while not stored(parts):

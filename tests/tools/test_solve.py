@@ -23,7 +23,7 @@ from sci_stream.tools.solve import SolveOptions, solve_file
 from tests.calibration.moved_masks import Rig
 
 N, B, H, W = 2, 4, 24, 32
-OPTIONS = SolveOptions(denoiser="tv", iterations=3, device="cpu")
+OPTIONS = SolveOptions(solver="tv", iterations=3, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def data() -> Measurements:
 @pytest.fixture(scope="module")
 def expected(data: Measurements) -> sci_stream.Reconstructed:
     return sci_stream.reconstruct(
-        data.y, data.masks, denoiser="tv", iterations=3, device="cpu", truth=data.truth
+        data.y, data.masks, solver="tv", iterations=3, device="cpu", truth=data.truth
     )
 
 
@@ -66,7 +66,7 @@ def test_channels_are_solved_by_themselves_and_saved_as_colour(data, tmp_path: P
     assert video.shape == (1, B, H, W, 3)
     for channel, snapshot in enumerate(colours.y):
         alone = sci_stream.reconstruct(
-            snapshot, data.masks, denoiser="tv", iterations=3, device="cpu", white=1.0
+            snapshot, data.masks, solver="tv", iterations=3, device="cpu", white=1.0
         )
         np.testing.assert_allclose(video[0, ..., channel], alone.video, atol=1e-5)
     solve_file(colours, tmp_path / "v.png", options)
@@ -92,7 +92,7 @@ def test_gif_of_a_mosaic_is_in_colour(data, tmp_path: Path) -> None:
     solve_file(
         data,
         tmp_path / "film.gif",
-        SolveOptions(denoiser="tv", iterations=2, bayer="RGGB", device="cpu"),
+        SolveOptions(solver="tv", iterations=2, bayer="RGGB", device="cpu"),
     )
     with av.open(str(tmp_path / "film.gif")) as film:
         assert len([frame.to_ndarray(format="rgb24") for frame in film.decode(video=0)]) == N * B
@@ -103,7 +103,7 @@ def test_picture_shows_snapshot_and_frames(data, expected, tmp_path: Path) -> No
         InputError, match=r"A picture shows one snapshot, and there are 2.*--first and --last"
     ):
         solve_file(data, tmp_path / "p.png", OPTIONS)
-    first = SolveOptions(denoiser="tv", iterations=3, device="cpu", last=0)
+    first = SolveOptions(solver="tv", iterations=3, device="cpu", last=0)
     solve_file(data, tmp_path / "p.png", first)
     picture = cv2.imread(str(tmp_path / "p.png"), cv2.IMREAD_UNCHANGED)
     assert picture.shape == (2 * H + 4, 3 * W + 8)  # five tiles in two rows
@@ -113,7 +113,7 @@ def test_picture_shows_snapshot_and_frames(data, expected, tmp_path: Path) -> No
 
 def test_range_and_progress_are_counted_in_iterations(data, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    options = SolveOptions(denoiser="tv", iterations=3, device="cpu", first=1)
+    options = SolveOptions(solver="tv", iterations=3, device="cpu", first=1)
     done = solve_file(data, tmp_path / "v.npy", options, lambda i, n: seen.append((i, n)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert (len(done.reports), np.load(tmp_path / "v.npy").shape) == (1, (1, B, H, W))
@@ -183,14 +183,14 @@ def test_command_solves_arrays_with_masks_from_another_file(
         tmp_path / "y.npy",
         "--mask",
         tmp_path / "masks.npy",
-        "--denoiser",
+        "--solver",
         "tv",
         "--device",
         "cpu",
     )
     status, out, _ = run(monkeypatch, capsys, *common, "--truth", tmp_path / "x.npy", "--json")
     report = json.loads(out)
-    assert (status, report["snapshots"], report["frames"], report["denoiser"]) == (
+    assert (status, report["snapshots"], report["frames"], report["solver"]) == (
         0,
         N,
         N * B,
@@ -221,7 +221,7 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
         tmp_path / "y.npy",
         "--mask",
         tmp_path / "masks.npy",
-        "--denoiser",
+        "--solver",
         "tv",
         "--device",
         "cpu",
@@ -245,7 +245,7 @@ def test_command_turns_masks_that_lie_upside_down(tmp_path: Path, monkeypatch, c
     camera = Rig(width_px=96, height_px=96, mask="random")
     np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
     np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
-    files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv")
+    files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--solver", "tv")
     status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
     assert (status, (tmp_path / "v.npy").exists()) == (0, True)
     assert "note: the masks fit y upside down" in said
@@ -263,7 +263,7 @@ def test_command_solves_counts_with_a_calibration(
         tmp_path / "y.npy",
         "--mask",
         tmp_path / "c.h5",
-        "--denoiser",
+        "--solver",
         "tv",
         "--device",
         "cpu",
@@ -284,7 +284,7 @@ def test_command_solves_a_mosaic_with_a_calibration(
     arguments = (
         "--mask",
         tmp_path / "c.h5",
-        "--denoiser",
+        "--solver",
         "tv",
         "--device",
         "cpu",
@@ -298,6 +298,6 @@ def test_command_names_an_unknown_denoiser_as_it_was_given(
     data, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     np.savez(tmp_path / "all.npz", y=data.y, masks=data.masks)
-    status, _, said = run(monkeypatch, capsys, tmp_path / "all.npz", "--denoiser", "a:b:c")
+    status, _, said = run(monkeypatch, capsys, tmp_path / "all.npz", "--solver", "a:b:c")
     assert (status, said.count("\n")) == (2, 1)
     assert "got 'a:b:c'" in said  # and not a symbol for :b:

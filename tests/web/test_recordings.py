@@ -16,9 +16,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
-from sci_stream.config import PreviewSection
+from sci_stream.config import PreviewSection, ReconstructSection
 from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.replay.replay import replay_recording
@@ -237,6 +239,28 @@ def test_deleted_recording_leaves_no_open_file(preview: WebPreview, folder: Path
     open_files = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert not [path for path in open_files if "copy.h5" in str(path)]
     assert plain_http.get(f"{preview.url}recordings/copy.h5/0").status_code == 400
+
+
+def test_code_of_a_network_is_refined_only_from_the_rig_file(
+    folder: Path, recorded: Series, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def net(y, Phi, Phi_s):\n    return (y / Phi_s)[:, None].expand_as(Phi)\n")
+    name = f"{file}:net"
+    section = ReconstructSection(solver=name)
+    network, settings = make_prior(section, torch.device("cpu"))
+    used = {"ab": describe_solver(section, network.name, settings)}
+    info = replace(recorded.info, rig_toml=f'[reconstruct]\nsolver = "{name}"\n')
+    shown = recorded.reconstruction(1)
+    for trusted in ("tv", name):
+        replays = Replays(Recordings(folder, lambda: ""), lambda: used, 0, trusted)
+        replays.series_started(info, recorded.calibration)
+        if trusted == name:
+            assert replays.refine(shown, 2).report.iterations == 1
+        else:
+            with pytest.raises(EnvironmentFault, match="If you trust it: --solver"):
+                replays.refine(shown, 2)
+        replays.close()
 
 
 def test_replay_without_room_fails_and_writes_nothing(folder: Path) -> None:

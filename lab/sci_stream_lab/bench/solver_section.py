@@ -46,7 +46,7 @@ def solver_section(
         If an option is unknown or invalid.
     """
     options: dict[str, object] = {
-        "denoiser": denoiser,
+        "solver": denoiser,
         "weights": weights and str(weights),
         **others,
     }

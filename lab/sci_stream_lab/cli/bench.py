@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from sci_stream.cli.common import Device, JsonPath, echo, table_console
+from sci_stream.cli.common import SOLVER_NAMES, Device, JsonPath, echo, table_console
 from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
@@ -41,7 +41,9 @@ _DATA = typer.Option(
     help="Folder of published .mat files, searched recursively.", exists=True, file_okay=False
 )
 
-Denoiser = Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")]
+Solver = Annotated[
+    str, typer.Option(*SOLVER_NAMES, help="tv, ffdnet, file.py:Class, …; auto: as in a rig.")
+]
 Weights = Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")]
 Assignments = Annotated[
     list[str] | None,
@@ -113,7 +115,10 @@ def bench_quality(
     data: Annotated[Path, _DATA],
     denoiser: Annotated[
         list[str] | None,
-        typer.Option(help="tv, ffdnet, …; auto, the default: as in a rig. Repeatable, to compare."),
+        typer.Option(
+            *SOLVER_NAMES,
+            help="tv, ffdnet, file.py:Class, …; auto, the default: as in a rig. Repeatable.",
+        ),
     ] = None,
     weights: Weights = None,
     iterations: Annotated[
@@ -162,8 +167,8 @@ def bench_quality(
         return
     if plot_path is not None or weights is not None:
         raise ConfigError(
-            "--plot and --weights are for one denoiser",
-            expected="one --denoiser",
+            "--plot and --weights are for one solver",
+            expected="one --solver",
             got=", ".join(names),
         )
     result = bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn, bare=bare)
@@ -286,7 +291,7 @@ def bench_reality(
         int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")
     ] = 3,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
-    denoiser: Denoiser = "auto",
+    denoiser: Solver = "auto",
     weights: Weights = None,
     assignments: Assignments = None,
     jobs: Annotated[
@@ -353,7 +358,8 @@ def bench_colour(
         ),
     ],
     denoiser: Annotated[
-        str, typer.Option(help="Prior that reconstructs the scenes and the colour chart.")
+        str,
+        typer.Option(*SOLVER_NAMES, help="Solver of the scenes and the colour chart."),
     ] = "ffdnet-lite",
     weights: Weights = None,
     device: Device = "auto",
@@ -365,7 +371,7 @@ def bench_colour(
     from sci_stream.config import ReconstructSection
     from sci_stream_lab.bench.quality.colour import bench
 
-    section = ReconstructSection(denoiser=denoiser, weights=weights)
+    section = ReconstructSection(solver=denoiser, weights=weights)
     _show(bench(folder, section, device, echo), json_path)
 
 
@@ -376,7 +382,7 @@ def bench_page(
     snapshots: Annotated[
         int, typer.Option(min=2, help="Snapshots to reconstruct and encode.")
     ] = 12,
-    denoiser: Denoiser = "auto",
+    denoiser: Solver = "auto",
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
@@ -402,7 +408,9 @@ def bench_speed(
             help="Rows x columns x frames, by commas: 256x256x8,512x512x22:bayer. '' for none."
         ),
     ] = None,
-    denoiser: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or tv.")] = "ffdnet",
+    denoiser: Annotated[
+        str, typer.Option(*SOLVER_NAMES, help="ffdnet, ffdnet-lite or tv.")
+    ] = "ffdnet",
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -482,7 +490,7 @@ def bench_large(
             help="Rows x columns x frames of the sensor, by commas; :bayer for an RGGB mosaic."
         ),
     ] = "1080x1920x24:bayer,2160x3840x48:bayer",
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet-lite or ffdnet.")] = "tv",
+    denoiser: Annotated[str, typer.Option(*SOLVER_NAMES, help="tv, ffdnet-lite or ffdnet.")] = "tv",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations.")] = 4,
     film: Annotated[
         Path | None,
@@ -523,7 +531,7 @@ def bench_warm(
     reference: Annotated[
         int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")
     ] = 40,
-    denoiser: Denoiser = "auto",
+    denoiser: Solver = "auto",
     weights: Weights = None,
     assignments: Assignments = None,
     device: Device = "auto",
@@ -619,7 +627,9 @@ def bench_soak(
         float | None,
         typer.Option(min=1.0, help="Snapshot rate, Hz; by default what this machine sustains."),
     ] = None,
-    denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
+    denoiser: Annotated[
+        str, typer.Option(*SOLVER_NAMES, help="identity, or tv (one iteration).")
+    ] = "identity",
     record: Annotated[bool, typer.Option(help="Record during the run.")] = True,
     folder: Folder = None,
     plot_path: Annotated[Path | None, _plot_option()] = None,

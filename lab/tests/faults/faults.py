@@ -104,7 +104,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "a reconstruct node gets no more memory",
         fault_injection.take_memory,
         {
-            "reconstruct": {"denoiser": "tv", "nodes": 1},
+            "reconstruct": {"solver": "tv", "nodes": 1},
             "camera": {"options": {"n_frames": 24, "loop_snapshots": 2}},
         },
         rate_hz=2.0,

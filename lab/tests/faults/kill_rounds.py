@@ -137,7 +137,7 @@ def _run_round(plan: _Plan, draw: random.Random, place: Path) -> KillRound:
             "max_wait_s": 3600.0,
             "spool": str(place / "spool"),
         },
-        "reconstruct": {"denoiser": "identity", "iterations": 1, "nodes": 2},
+        "reconstruct": {"solver": "identity", "iterations": 1, "nodes": 2},
         "network": {"heartbeat_s": 0.5},
         "record": {"enabled": plan.recording != "off"},
         "preview": {"enabled": plan.recording == "switched"},

@@ -152,7 +152,7 @@ def test_full_disk_drops_only_what_does_not_fit(
         "policy": {"mode": policy},
         "record": {"folder": str(small_disk)},
         "camera": {"options": {"snapshot_rate_hz": 50.0, "truth": False}},
-        "reconstruct": {"denoiser": "identity", "iterations": 1},
+        "reconstruct": {"solver": "identity", "iterations": 1},
     }
     with RunningRig(tmp_path, changes, "--snapshots", "300") as rig:
         assert rig.wait(200.0) == 3, rig.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sci_stream.ports import RecordableDenoiser, VideoDenoiser
+from sci_stream.ports import Recordable, VideoDenoiser
 from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.denoisers.registry import IdentityDenoiser, make_denoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
@@ -45,7 +45,7 @@ def test_each_prior_denoises_as_if_alone() -> None:
     assert sequence.name == "tv+identity"
     assert torch.equal(sequence(FRAMES, 0.11), TvDenoiser()(FRAMES, 0.11))
     assert torch.equal(sequence(FRAMES, 0.1), FRAMES)
-    assert not isinstance(sequence, RecordableDenoiser)
+    assert not isinstance(sequence, Recordable)
 
 
 def test_video_denoiser_of_a_sequence_gets_the_whole_video() -> None:

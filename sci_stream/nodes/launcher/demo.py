@@ -152,18 +152,28 @@ def demo_rig(
     record: bool,
     open_browser: bool,
     report: Callable[[str], None],
+    solver: str = "",
+    weights: Path | None = None,
 ) -> tuple[Path, str]:
     """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
     ``scene`` is one of the simulated camera or a video file, empty for the default one; ``size`` is
     height and width, px, 0 for the largest that this device reconstructs in the target time;
-    ``report`` receives a line before each measurement, which takes seconds on a busy machine.
+    ``report`` receives a line before each measurement, which takes seconds on a busy machine;
+    ``solver`` is one by name, empty for the one that suits the device, and ``weights`` its own.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s, why_not = _plan(
-        chosen, (size,) if size else _SIZES_PX, report
-    )
+    sizes_px = (size,) if size else _SIZES_PX
+    if solver:  # the camera finds the rate, see `pace_camera`
+        code = solver.rpartition(":")[0] or solver
+        if Path(code).is_file():  # the rig file is in another folder
+            solver = f"{Path(code).resolve()}{solver.removeprefix(code)}"
+        plan = _DemoPlan(solver, 0, sizes_px[-1], _SOLVE_S, "; the camera follows its speed")
+    else:
+        plan = _plan(chosen, sizes_px, report)
+    prior, iterations, size_px, solve_s, why_not = plan
     rate_hz = rate_for(solve_s)
+    solving = {"solver": prior, "iterations": iterations, "weights": weights}
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -185,7 +195,10 @@ def demo_rig(
                 "scene": filmed,
             },
         },
-        "reconstruct": {"denoiser": prior, "devices": [device], "iterations": iterations},
+        "reconstruct": {
+            "devices": [device],
+            **{key: value for key, value in solving.items() if value},
+        },
         # It waits for a machine that became slow, until the camera is as slow.
         "policy": {"queue_snapshots": _QUEUE, "max_wait_s": _MAX_WAIT_S},
         "network": {
@@ -215,13 +228,13 @@ def demo_rig(
     recorded = (
         f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     )
+    speed = f": {iterations} iterations take {solve_s:.2f} s" if iterations else ""
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; "
         f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
         f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at "
-        f"{size_px}×{size_px}{why_not}"
+        f"chosen: {_IN_WORDS.get(prior, prior)}{speed} at {size_px}×{size_px}{why_not}"
     )
     return path, why
 

@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -19,9 +18,9 @@ from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import ConfigError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.plugin_code import denoiser_sha256, source_of
+from sci_stream.recon.denoisers.plugin_code import solver_sha256, source_of
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import has_weights
 from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
@@ -37,7 +36,7 @@ _LEFT_OPEN = tuple(
 )
 
 
-def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior, SolverSettings]:
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Solver, SolverSettings]:
     """Return the denoiser on its device and the settings: the rig's, with device-dependent
     defaults.
 
@@ -47,7 +46,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior
     unusable.
     """
     weights = _weights(section)
-    name = chosen_denoiser(section.denoiser, device, weights)
+    name = chosen_denoiser(section.solver, device, weights)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
     from_rig = {
@@ -87,12 +86,11 @@ def describe_solver(
 ) -> dict[str, int | float | str]:
     """Return the complete solver settings for the recording, with all defaults resolved."""
     output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
-    output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
     output["precision"] = section.precision
     if (weights := _weights(section)) is not None:
         output["weights"] = weights.name
         output["weights_sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-    if code := denoiser_sha256(prior):
+    if code := solver_sha256(prior):
         output["code_sha256"] = code
     return output
 
@@ -119,9 +117,9 @@ def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
 
 
 def _own_prior(rig: ReconstructSection, prior: str) -> str:
-    if rig.denoiser == "auto" and rig.weights is None:
+    if rig.solver == "auto" and rig.weights is None:
         return prior
-    return chosen_denoiser(rig.denoiser, torch.device("cpu"), _weights(rig))
+    return chosen_denoiser(rig.solver, torch.device("cpu"), _weights(rig))
 
 
 def solver_parameters(
@@ -131,7 +129,7 @@ def solver_parameters(
     changes since.
     """
     return [
-        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(rig, prior)),
+        declare(ReconstructSection, "solver", prior, choices=offered_priors(rig, prior)),
         declare(ReconstructSection, "iterations", settings.iterations),
         declare(ReconstructSection, "min_iterations", settings.min_iterations),
         declare(ReconstructSection, "adapt_budget", now.adapt_budget),
@@ -149,8 +147,8 @@ def changed_section(
     Raises `ConfigError` if the changes are inconsistent.
     """
     new = dict[str, object](changes)
-    if "denoiser" in changes and changes["denoiser"] != prior:
-        is_own = changes["denoiser"] == _own_prior(rig, prior)
+    if "solver" in changes and changes["solver"] != prior:
+        is_own = changes["solver"] == _own_prior(rig, prior)
         new["weights"] = rig.weights if is_own else None
         for name in _LEFT_OPEN:
             new.setdefault(name, getattr(rig, name) if is_own else None)

@@ -33,7 +33,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import (
     describe_device,
@@ -312,7 +312,7 @@ class SolverThread:
     def _make_engine(
         self,
         calibration: Calibration,
-        denoiser: Prior,
+        denoiser: Solver,
         section: ReconstructSection,
         settings: SolverSettings,
     ) -> Engine:

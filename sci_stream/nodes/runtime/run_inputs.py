@@ -15,9 +15,9 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.nodes.runtime import analyses
 from sci_stream.nodes.runtime.runtime_folder import RIG_COPY
 from sci_stream.recon.denoisers.plugin_code import (
+    DENOISERS,
     MAX_BYTES,
     code_of,
-    denoiser_code,
     files_of,
     sha256,
     size_of,
@@ -110,17 +110,12 @@ def _inputs(rig: Rig) -> Iterator[Path]:
 
 
 def _code(rig: Rig) -> list[Path]:
-    own = [path for path in denoiser_code(rig.reconstruct.denoiser) if path.suffix == ".py"]
-    return list(dict.fromkeys([*own, *_packages(rig)]))
+    solver = code_of(rig.reconstruct.solver, DENOISERS)
+    found = [solver, *(code_of(name, analyses.GROUP) for name in rig.reconstruct.analyses)]
+    return list(dict.fromkeys(code for code in found if code is not None))
 
 
 def _packages(rig: Rig) -> list[Path]:
     """Return the code that Python imports: modules and packages, not files by their path."""
-    names = [part for part in rig.reconstruct.denoiser.split("+") if ".py:" not in part]
-    found = [code for name in names for code in denoiser_code(name)]
-    found += [
-        code
-        for name in rig.reconstruct.analyses
-        if (code := code_of(name, analyses.GROUP)) is not None
-    ]
-    return list(dict.fromkeys(found))
+    place = rig.reconstruct.solver.rpartition(":")[0] or rig.reconstruct.solver
+    return [code for code in _code(rig) if code != Path(place)]

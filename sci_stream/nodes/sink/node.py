@@ -131,6 +131,7 @@ class SinkNode:
                 rig.record.folder,
                 self._operators.ask,
                 min_free_mib=rig.record.min_free_mib,
+                solver=rig.reconstruct.solver,
             )
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused

@@ -28,22 +28,20 @@ understanding", ICCV 2019.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from torch import Tensor
 
 from sci_stream.optics.forward import forward
-from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.ports import Abilities, Coded, Denoiser, Recordable
 from sci_stream.recon.backend.convolution import convolve_relu
 from sci_stream.recon.backend.device import computes_bfloat16, half_dtype, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
+from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
 
 # Added to e_p², so that no start counts as perfect; the highest σ. Stages are trained with these
@@ -62,26 +60,8 @@ _FITTED = 0.5
 LEAST_BEFORE = 8
 
 
-class Coded(NamedTuple):
-    """Measurements of N videos of B frames each, with estimates of them; the planes of a mosaic are
-    videos.
-
-    ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was
-    measured; ``noise`` and ``error``, n² and e_p² of the start of the solve, (N, H, W); ``still``
-    ȳ, (N, H, W); ``start``, the estimate that the stages begin with, (N, B, H, W).
-    """
-
-    y: Tensor
-    phi: Tensor
-    r_inv: Tensor
-    noise: Tensor
-    error: Tensor
-    still: Tensor
-    start: Tensor
-
-
 class UnrolledSolver:
-    """Stages on a device, and the denoiser of the iterations before them.
+    """Stages on a device, and the denoiser of the iterations before them: a `Reconstructor`.
 
     Parameters
     ----------
@@ -121,53 +101,28 @@ class UnrolledSolver:
             for stage in stages
         ]
 
-    def after(self, before: Denoiser) -> UnrolledSolver:
-        """Return the same stages after iterations with another denoiser."""
-        other = copy.copy(self)
-        other.before = before
-        return other
-
     @property
     def recordable(self) -> bool:
-        """Whether the denoiser leaves every σ on the device, as the stages do; see
-        `RecordableDenoiser`.
-        """
-        return isinstance(self.before, RecordableDenoiser) and self.before.recordable
+        """Whether the denoiser leaves every σ on the device, as the stages do; see `Recordable`."""
+        return isinstance(self.before, Recordable) and self.before.recordable
 
-    def among(self, iterations: int) -> int:
-        """Return how many of some iterations are stages: the last of them, after at least eight
-        with the denoiser.
-        """
-        return min(max(0, iterations - LEAST_BEFORE), len(self.stages))
+    @property
+    def abilities(self) -> Abilities:
+        """See `sci_stream.ports.Reconstructor`."""
+        return Abilities(self.before, len(self.stages), LEAST_BEFORE, start=True)
 
-    def finish(
-        self,
-        iterations: Iterable[Tensor],
-        problem: Callable[[Tensor], Coded],
-        number: int,
-        between: Callable[[], None],
+    def solve_bytes(self, n_frames: int, height: int, width: int) -> int:
+        """See `sci_stream.ports.MemoryPlanner`."""
+        chunk = self.pixels_per_chunk
+        return solve_bytes(n_frames, height, width, pixels_per_chunk=chunk, features=self.dtype)
+
+    def reconstruct(
+        self, problem: Coded, steps: int, between: Callable[[], None]
     ) -> Iterator[Tensor]:
-        """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the
-        stages after them.
-
-        Parameters
-        ----------
-        iterations
-            The estimates.
-        problem
-            The stages' problem, from the last of the estimates.
-        number
-            Of stages.
-        between
-            Called before each stage.
-        """
-        for v in iterations:
-            yield v
-        begun = problem(v)
-        self._frame_pixels = begun.y.numel()
-        stages = estimates(begun, self.stages[:number], self.dtype, self.pixels_per_chunk, between)
-        del v, begun  # a whole video
-        yield from stages
+        """Return the estimates of the first stages; see `sci_stream.ports.Reconstructor`."""
+        self._frame_pixels = problem.y.numel()
+        stages = self.stages[:steps]
+        return estimates(problem, stages, self.dtype, self.pixels_per_chunk, between)
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see
@@ -177,10 +132,6 @@ class UnrolledSolver:
         if more_than_one:
             self.pixels_per_chunk //= 2
         return more_than_one
-
-
-Prior = Denoiser | UnrolledSolver
-"""Solves are iterations of GAP with the one, which the stages of the other may finish."""
 
 
 def estimates(

@@ -21,11 +21,11 @@ from sci_stream.reports import SolveReport, Start
 class AsyncSolve:
     """A reconstruction that the device may still be working on.
 
-    ``arrival`` brings the video, (B, H, W), and five numbers: its residual, 1 if the solve came out
+    ``arrival`` brings the video, (B, H, W), and six numbers: its residual, 1 if the solve came out
     finite, else 0, the place of the reason for its start in ``reasons`` (``"warm"`` for a warm
-    start), and the estimated noise and mismatch, NaN if unknown. ``report`` makes the report of the
-    fields that only the device knows, ``finished`` is called once with it; the last two laps of
-    ``watch`` are around the solve.
+    start), the estimated noise and mismatch, NaN if unknown, and ``own_residual``. ``report`` makes
+    the report of the fields that only the device knows, ``finished`` is called once with it; the
+    last two laps of ``watch`` are around the solve.
     """
 
     arrival: Arrival
@@ -34,6 +34,8 @@ class AsyncSolve:
     watch: Stopwatch
     finished: Callable[[SolveReport], None]
     reasons: Sequence[str]
+    own_residual: float = math.nan
+    """Residual of the solver's own video, before a data step; known once it is finished."""
 
     @property
     def ready(self) -> bool:
@@ -49,7 +51,7 @@ class AsyncSolve:
             As of `sci_stream.recon.engine.Engine.reconstruct`.
         """
         video, facts = self.arrival.arrays()
-        residual, finite, which, noise, mismatch = (float(fact) for fact in facts)
+        residual, finite, which, noise, mismatch, self.own_residual = map(float, facts)
         reason = self.reasons[int(which)] if finite else "diverged"
         report = self.report(
             start=Start.WARM if reason == "warm" else Start.COLD,

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
-from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Reconstructor, Recordable, Solver
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -186,12 +185,12 @@ def rungs(iterations: int, min_iterations: int) -> tuple[int, ...]:
     return tuple(sorted({min_iterations, iterations} | between))
 
 
-def is_recordable(denoiser: Prior) -> bool:
-    """Return whether a denoiser leaves every σ on the device."""
-    return isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
+def is_recordable(solver: Solver) -> bool:
+    """Return whether a solver leaves every σ on the device."""
+    return isinstance(solver, Recordable) and solver.recordable
 
 
-def why_not_recorded(denoiser: Prior, pixels: int, *, cuda_graphs: bool) -> str:
+def why_not_recorded(solver: Solver, pixels: int, *, cuda_graphs: bool) -> str:
     """Return why solves of a video of this many pixels are not recorded on a GPU; empty if they
     are.
     """
@@ -199,9 +198,11 @@ def why_not_recorded(denoiser: Prior, pixels: int, *, cuda_graphs: bool) -> str:
         return "cuda_graphs = false in [reconstruct]"
     if pixels > MAX_PIXELS:
         return f"a video has more than {MAX_PIXELS:,} pixels"
-    return (
-        "" if is_recordable(denoiser) else f"the denoiser {denoiser.name} reads each σ as a number"
-    )
+    if is_recordable(solver):
+        return ""
+    if isinstance(solver, Reconstructor):
+        return f"the network {solver.name} is not known to be recordable"
+    return f"the denoiser {solver.name} reads each σ as a number"
 
 
 def overwrite(held: Any, fresh: Any) -> None:

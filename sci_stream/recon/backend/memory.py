@@ -11,15 +11,13 @@ import torch
 
 from sci_stream.errors import DeviceMemoryError
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import MemoryPlanner, Solver
 from sci_stream.recon.backend.device import describe_device, ran_out_of_memory
 
 
 @contextlib.contextmanager
-def within_memory(
-    calibration: Calibration, device: torch.device, features: torch.dtype | None
-) -> Iterator[None]:
-    """Turn out-of-memory errors into one that states the memory needed; ``features`` as of
-    `solve_bytes`.
+def within_memory(calibration: Calibration, device: torch.device, solver: Solver) -> Iterator[None]:
+    """Turn out-of-memory errors into one that states the memory needed.
 
     Raises `DeviceMemoryError` in place of the errors of torch and NumPy.
     """
@@ -31,9 +29,10 @@ def within_memory(
         n_frames, (height, width) = calibration.n_frames, calibration.shape
         planes = 1 if calibration.bayer is None else 4
         chunk = PIXELS_PER_CHUNK[device.type]
-        needed = solve_bytes(
-            n_frames, height, width, planes=planes, pixels_per_chunk=chunk, features=features
-        )
+        if isinstance(solver, MemoryPlanner):
+            needed = solver.solve_bytes(n_frames, height, width)
+        else:
+            needed = solve_bytes(n_frames, height, width, planes=planes, pixels_per_chunk=chunk)
         raise DeviceMemoryError(
             f"{describe_device(device)} ran out of memory",
             expected=f"about {needed / 2**30:.1f} GiB free",

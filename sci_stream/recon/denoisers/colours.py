@@ -1,22 +1,14 @@
-"""The choice between a prior of grey frames and its sibling for the mosaics of a colour camera."""
+"""The choice between a denoiser of grey frames and its sibling for mosaics of a colour camera."""
 
 from __future__ import annotations
 
 from sci_stream.model import BayerPhase
-from sci_stream.ports import MosaicDenoiser
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.ports import Denoiser, MosaicDenoiser
 
 
-def suited_to_colours(prior: Prior, bayer: BayerPhase | None) -> tuple[Prior, bool]:
-    """Return the prior for frames of a sensor, and whether it takes their planes together.
-
-    Trained stages keep their own networks: their features of neighbouring frames are of one plane.
-    The denoiser of the iterations before them is replaced.
-    """
-    frames = prior.before if isinstance(prior, UnrolledSolver) else prior
-    if bayer is None or not isinstance(frames, MosaicDenoiser):
-        return prior, False
-    mosaics = frames.for_mosaic(bayer)
-    if mosaics is None:
-        return prior, False
-    return (prior.after(mosaics) if isinstance(prior, UnrolledSolver) else mosaics), True
+def suited_to_colours(denoiser: Denoiser, bayer: BayerPhase | None) -> tuple[Denoiser, bool]:
+    """Return the denoiser for frames of a sensor, and whether it takes their planes together."""
+    if bayer is None or not isinstance(denoiser, MosaicDenoiser):
+        return denoiser, False
+    mosaics = denoiser.for_mosaic(bayer)
+    return (denoiser, False) if mosaics is None else (mosaics, True)

@@ -27,12 +27,12 @@ from torch import Tensor
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
 from sci_stream.plugin_entries import plugin_entry
-from sci_stream.ports import Denoiser, VideoDenoiser
+from sci_stream.ports import Reconstructor, Solver, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.device import is_lost, ran_out_of_memory
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.plugin_code import DENOISERS, source_of
+from sci_stream.recon.denoisers.plugin_code import DENOISERS, NETWORK_FILES, source_of
+from sci_stream.recon.networks.network import Network, takes_problem
 
 _IMAGES = (
     "It gets tensors (N, H, W), a torch.nn.Module (N, 1, H, W); NumPy and OpenCV need "
@@ -77,14 +77,14 @@ class DenoiserDefaults:
 
 @dataclass(frozen=True)
 class DenoiserSpec:
-    """A denoiser by name: ``make(device, weights, precision)`` creates it.
+    """A solver by name: ``make(device, weights, precision)`` creates it.
 
     ``takes_weights``: whether it accepts other weights than the shipped ones.
     """
 
-    make: Callable[[torch.device, Path | None, Precision], Prior]
-    defaults: DenoiserDefaults
-    takes_weights: bool = False
+    make: Callable[[torch.device, Path | None, Precision], Solver]
+    defaults: DenoiserDefaults = DenoiserDefaults()
+    takes_weights: bool = True
 
 
 def load_plugin(name: str) -> DenoiserSpec | None:
@@ -94,6 +94,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
     Raises `ConfigError` if it cannot be imported, or is not a class or function that accepts a
     device.
     """
+    if name.endswith(NETWORK_FILES):
+        return DenoiserSpec(lambda device, weights, _: Network(name).load(device, weights, name))
     path, _, attribute = name.rpartition(":")
     if path.endswith(".py"):
         load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
@@ -117,34 +119,69 @@ def load_plugin(name: str) -> DenoiserSpec | None:
             if absent and not path.endswith(".py")
             else None,
         ) from error
-    defaults = getattr(factory, "defaults", DenoiserDefaults())
-    if not isinstance(defaults, DenoiserDefaults):
-        raise ConfigError(
-            f"The attribute defaults of the denoiser {name!r} is invalid",
-            expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
-            got=type(defaults).__name__,
-        )
-    if inspect.isfunction(factory) and _is_denoiser(inspect.signature(factory)):
-        return DenoiserSpec(lambda device, *_: CallableDenoiser(factory, device, name), defaults)
+    defaults = defaults_of(factory)
+    if _is_solver(factory):
+        return DenoiserSpec(lambda device, weights, _: as_solver(factory, device, weights, name))
     with_device, takes_weights = _parameters(name, factory)
 
-    def make(device: torch.device, weights: Path | None, _precision: Precision) -> Denoiser:
+    def make(device: torch.device, weights: Path | None, _precision: Precision) -> Solver:
         arguments = (device,) if with_device else ()
+        passed = {"weights": weights} if takes_weights and weights is not None else {}
         try:
-            made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
+            made = factory(*arguments, **passed)
         except SciStreamError:
             raise
         except Exception as error:  # absent weights, a missing library, …
-            raise ConfigError(f"Cannot create the denoiser {name!r}", got=repr(error)) from error
-        if not callable(made):
-            raise ConfigError(
-                f"The plug-in {name!r} gave no denoiser",
-                expected="a callable",
-                got=type(made).__name__,
-            )
-        return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
+            raise ConfigError(f"Cannot create the solver {name!r}", got=repr(error)) from error
+        return as_solver(made, device, None if passed else weights, name)
 
-    return DenoiserSpec(make, defaults, takes_weights)
+    return DenoiserSpec(make, defaults)
+
+
+def defaults_of(given: Any) -> DenoiserDefaults:
+    """Return the settings that suit a plug-in or an object of a user.
+
+    Raises `ConfigError` if its attribute ``defaults`` is anything else.
+    """
+    defaults = getattr(given, "defaults", DenoiserDefaults())
+    if not isinstance(defaults, DenoiserDefaults):
+        raise ConfigError(
+            f"The attribute defaults of {_name_of(given)} is invalid",
+            expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
+            got=type(defaults).__name__,
+        )
+    return defaults
+
+
+def as_solver(given: Any, device: torch.device, weights: Path | None, name: str = "") -> Solver:
+    """Return an object of a user as a solver on a device.
+
+    Raises `ConfigError` if it is none, or takes no weights; `WeightsError` if they do not fit.
+    """
+    name = name or _name_of(given)
+    if not isinstance(given, Reconstructor) and takes_problem(given):
+        given = Network(given)
+    if isinstance(given, Network):
+        return given.load(device, weights, name)
+    if weights is not None:
+        raise ConfigError(f"The denoiser {name!r} takes no weights", got=str(weights))
+    if isinstance(given, Reconstructor | VideoDenoiser):
+        return given
+    if not callable(given):
+        raise ConfigError(
+            f"The solver {name!r} is invalid",
+            expected="a name, a sci_stream.Network, a torch.nn.Module or a callable",
+            got=type(given).__name__,
+        )
+    return CallableDenoiser(given, device, name)
+
+
+def _name_of(given: Any) -> str:
+    if isinstance(given, Network):
+        return _name_of(given.model)
+    if isinstance(given, str | Path):
+        return Path(given).name
+    return getattr(given, "name", "") or getattr(given, "__name__", type(given).__name__)
 
 
 def _from_file(path: Path, attribute: str) -> Any:
@@ -159,27 +196,30 @@ def _from_file(path: Path, attribute: str) -> Any:
     return getattr(module, attribute)
 
 
-def _is_denoiser(signature: inspect.Signature) -> bool:
-    """Return whether a function takes images and σ, rather than the device."""
-    takes_two = _accepted(signature, (None, 0.1)) is not None
-    return takes_two and not {"device", "weights"} & signature.parameters.keys()
+def _is_solver(given: Any) -> bool:
+    """Return whether an object is a solver, and not a class or function that makes one."""
+    if not inspect.isfunction(given):
+        return not inspect.isclass(given)
+    signature = inspect.signature(given)
+    if {"device", "weights"} & signature.parameters.keys():
+        return False
+    return takes_problem(given) or _accepted(signature, (None, 0.1)) is not None
 
 
 def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
     """Return whether the factory of a plug-in accepts the device, and weights."""
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"The denoiser plug-in {name!r} is not a class or function", got=type(factory).__name__
-        ) from error
-    accepted = _accepted(signature, (torch.device("cpu"),), ())
+    signature = inspect.signature(factory)
+    choices = [(), (torch.device("cpu"),)]
+    if "device" in signature.parameters:
+        choices.reverse()
+    accepted = _accepted(signature, *choices)
     if accepted is None:
         raise ConfigError(
-            f"The denoiser plug-in {name!r} needs arguments that are not known",
+            f"The solver plug-in {name!r} needs arguments that are not known",
             expected="a class or function that is called with the device, and optionally "
             "weights=PATH",
             got=f"{name}{signature}",
+            hint="Name a function without arguments that makes it.",
         )
     return bool(accepted), "weights" in signature.parameters
 
@@ -216,11 +256,7 @@ class CallableDenoiser:
 
     def __init__(self, function: Callable[..., Any], device: torch.device, name: str = "") -> None:
         self._channel = isinstance(function, torch.nn.Module)
-        self.name = (
-            name
-            or getattr(function, "name", "")
-            or getattr(function, "__name__", type(function).__name__)
-        )
+        self.name = name or _name_of(function)
         self._function = (
             function.to(device).eval() if isinstance(function, torch.nn.Module) else function
         )

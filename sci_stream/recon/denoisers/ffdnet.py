@@ -45,7 +45,7 @@ Stack = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class LayerStack:
     """The convolutions on the device, with the dtype that they take.
 
     ``limit``: brightness beyond which the input is clipped; ``gives_noise`` as in `FfdnetWeights`.
@@ -120,7 +120,7 @@ class FfdnetDenoiser:
             self.half_from_sigma = self._lowest_sigma_in_half(device)
 
     @property
-    def network(self) -> Network | None:
+    def network(self) -> LayerStack | None:
         """The network, if it is one and the same at all levels of σ."""
         if self.half_from_sigma == 0.0:
             return self._half
@@ -128,10 +128,10 @@ class FfdnetDenoiser:
 
     @property
     def recordable(self) -> bool:
-        """Whether one network serves all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        """Whether one network serves all levels; see `sci_stream.ports.Recordable`."""
         return self.network is not None
 
-    def network_at(self, sigma: Sigma) -> Network:
+    def network_at(self, sigma: Sigma) -> LayerStack:
         """Return the network for a level, in 16 bits where its error is small against σ."""
         return self.network or (
             self._half if torch.as_tensor(sigma).amax() >= self.half_from_sigma else self._full
@@ -156,7 +156,7 @@ class FfdnetDenoiser:
             )
         return self._of_mosaics.get(bayer)
 
-    def _denoise_to(self, out: Tensor, images: Tensor, level: Tensor, network: Network) -> None:
+    def _denoise_to(self, out: Tensor, images: Tensor, level: Tensor, network: LayerStack) -> None:
         """Denoise (N, C, H, W) into ``out``, in chunks."""
         self._frame_pixels = images[0].numel()
         sizes = plan_chunks(len(images), self._frame_pixels, self.pixels_per_chunk)
@@ -174,7 +174,7 @@ class FfdnetDenoiser:
             self.pixels_per_chunk //= 2
         return more_than_one
 
-    def _denoise(self, images: Tensor, sigma: Tensor, network: Network) -> Tensor:
+    def _denoise(self, images: Tensor, sigma: Tensor, network: LayerStack) -> Tensor:
         """Denoise (N, 1, H, W)."""
         height, width = images.shape[-2:]
         inputs = frame_input(_padded_to_even(images), sigma)
@@ -220,7 +220,7 @@ class MosaicFfdnetDenoiser(FfdnetDenoiser):
         self._denoise_to(out.transpose(0, 1), frames, level, self.network_at(sigma))
         return out
 
-    def _denoise(self, images: Tensor, sigma: Tensor, network: Network) -> Tensor:
+    def _denoise(self, images: Tensor, sigma: Tensor, network: LayerStack) -> Tensor:
         """Denoise (N, 4, h, w)."""
         return _subpixels(with_level(images, sigma), network)
 
@@ -228,7 +228,7 @@ class MosaicFfdnetDenoiser(FfdnetDenoiser):
         return F.pixel_unshuffle(picture, 2)
 
 
-def _subpixels(inputs: Tensor, network: Network) -> Tensor:
+def _subpixels(inputs: Tensor, network: LayerStack) -> Tensor:
     """Return the denoised sub-pixels, (N, 4, h, w), of an input of the network."""
     if math.isfinite(network.limit):
         inputs = inputs.clamp(-network.limit, network.limit)
@@ -373,7 +373,7 @@ def stack_seconds(stack: Stack, features: Tensor, calls: int = 20) -> float:
     return watch.seconds() / calls
 
 
-def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
+def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> LayerStack:
     """Return the network in a dtype.
 
     In 16 bits on a CPU the layers that the image itself passes are as exact as in float32: the
@@ -398,7 +398,7 @@ def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -
         stack = choose(kernels, biases)
     limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
     taken = torch.float32 if mixed else dtype
-    return Network(stack, taken, limit, weights.gives_noise)
+    return LayerStack(stack, taken, limit, weights.gives_noise)
 
 
 def _test_picture() -> tuple[Tensor, Tensor]:

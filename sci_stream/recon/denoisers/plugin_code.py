@@ -21,6 +21,15 @@ MAX_BYTES = 128 << 20
 _copies: dict[Path, Path] = {}
 
 
+NETWORK_FILES = (".pt", ".pt2", ".onnx")
+"""Suffixes of files that are a network, with its weights."""
+
+
+def runs_code(name: str) -> bool:
+    """Return whether a solver of this name runs code that only its user may name."""
+    return ":" in name or name.endswith(NETWORK_FILES)
+
+
 def use_copies(copies: Mapping[Path, Path]) -> None:
     """Read the files of denoisers from these copies from now on."""
     _copies.clear()
@@ -35,13 +44,13 @@ def source_of(path: Path) -> Path:
 def code_of(name: str, group: str) -> Path | None:
     """Return the file, or the folder of the package, that a plug-in's code is in.
 
-    ``name`` is ``file.py:function``, ``module:Class`` or an entry point of the group. None if it is
-    none of them, is not installed, or belongs to this project; and of a library of more than
-    `MAX_BYTES`, which is no part of a run.
+    ``name`` is ``file.py:function``, a file of a network, ``module:Class`` or an entry point of
+    the group. None if it is none of them, is not installed, or belongs to this project; and of a
+    library of more than `MAX_BYTES`, which is no part of a run.
     """
     module, _, attribute = name.rpartition(":")
-    if module.endswith(".py"):
-        return Path(module)
+    if module.endswith(".py") or name.endswith(NETWORK_FILES):
+        return Path(module or name)
     if not attribute or not module:
         entries = iter(importlib.metadata.entry_points(group=group, name=name))
         entry = next(entries, None)
@@ -61,16 +70,10 @@ def code_of(name: str, group: str) -> Path | None:
     return Path(spec.origin) if spec.has_location and spec.origin else None
 
 
-def denoiser_code(name: str) -> list[Path]:
-    """Return the code of the denoisers in a name, which are joined by ``+``."""
-    found = (code_of(part, DENOISERS) for part in name.split("+"))
-    return [path for path in found if path is not None]
-
-
-def denoiser_sha256(name: str) -> str:
-    """Return the hash of the code of the denoisers in a name; "" of those of this project."""
-    parts = [sha256(source_of(path)) for path in denoiser_code(name)]
-    return "+".join(parts)
+def solver_sha256(name: str) -> str:
+    """Return the hash of the code of a solver; "" of one of this project."""
+    code = code_of(name, DENOISERS)
+    return "" if code is None else sha256(source_of(code))
 
 
 def files_of(path: Path) -> Iterator[Path]:

@@ -13,9 +13,9 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.plugin_entries import plugin_names
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, Reconstructor, Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import (
@@ -79,14 +79,13 @@ DENOISERS: dict[str, DenoiserSpec] = {
             iterations=12,
             gpu_iterations=24,
         ),
+        takes_weights=False,
     ),
-    "ffdnet": DenoiserSpec(
-        _network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True
-    ),
-    "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
+    "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40)),
+    "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET),
     # Eleven iterations and four stages take 2.4 to 2.5 times as long as twelve iterations with
     # ffdnet-lite.
-    "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=15), takes_weights=True),
+    "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=15)),
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
@@ -98,6 +97,7 @@ DENOISERS: dict[str, DenoiserSpec] = {
             along_time=False,
             linear_start=False,
         ),
+        takes_weights=False,
     ),
 }
 
@@ -120,10 +120,6 @@ def frame_network(device: torch.device) -> str:
     return "ffdnet" if is_large_gpu(device) else "ffdnet-lite"
 
 
-# Denoisers of the laboratory, which is another package.
-_IN_LAB = frozenset({"wnnm", "vbm4d"})
-
-
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
@@ -132,17 +128,12 @@ def denoiser_spec(name: str) -> DenoiserSpec:
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
-    hint = None
-    if name in _IN_LAB:
-        hint = (
-            "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
-        )
-    names = sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)})
+    names = ", ".join(sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)}))
     raise ConfigError(
-        "Unknown denoiser",
-        expected=f"one of {', '.join(names)}, module:Class or file.py:function",
+        "Unknown solver",
+        expected=f"one of {names}, module:Class, file.py:Class or a file .pt, .pt2 or .onnx",
         got=repr(name),
-        hint=hint,
+        hint="A plug-in is found once its package is installed, such as sci-stream-lab.",
     )
 
 
@@ -157,14 +148,14 @@ def make_denoiser(
     Raises `ConfigError` also if it has trained stages.
     """
     prior = named_prior(name, device, weights, precision)
-    if isinstance(prior, UnrolledSolver):
+    if isinstance(prior, Reconstructor):
         raise ConfigError("A denoiser is needed here, without trained stages", got=repr(name))
     return prior
 
 
 def named_prior(
     name: str, device: torch.device, weights: Path | None, precision: Precision
-) -> Prior:
+) -> Solver:
     """Make a denoiser, or trained stages with the denoiser of the iterations before them, by name.
 
     Parameters

@@ -270,6 +270,14 @@ def read_pickled(
     return content
 
 
+def unwrapped(content: object) -> object:
+    """Return the tensors by name in a checkpoint, which training scripts commonly wrap."""
+    for wrapper in ("state_dict", "params", "model_state_dict", "model", "net", "network"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    return content
+
+
 def _tensors_in(content: object) -> Iterator[Tensor]:
     """Yield the tensors in nested containers, each container once: a pickle can hold one many
     times, or in itself.
@@ -293,10 +301,7 @@ def _require_plausible(declared_bytes: int, path: Path, error: type[InputError])
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     hint = "Only plain tensor checkpoints are read: a file that needs code to load is refused."
     content = read_pickled(path, "weights", error=WeightsError, hint=hint)
-    # Training scripts commonly wrap the tensors.
-    for wrapper in ("state_dict", "params", "model_state_dict"):
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
+    content = unwrapped(content)
     if not isinstance(content, Mapping) or not content:
         raise WeightsError(
             f"Weights file {path} holds no tensors by name",

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.ports import Coded
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.schedule import MIN_SIGMA, sigma_levels
-from sci_stream.recon.algorithms.unrolled import Coded
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict

@@ -94,7 +94,7 @@ def replay_recording(
     out: str | Path | None = None,
     *,
     iterations: int | None = None,
-    denoiser: str | None = None,
+    solver: str | None = None,
     weights: str | Path | None = None,
     calibration: str | Path | None = None,
     device: str = "auto",
@@ -112,7 +112,7 @@ def replay_recording(
         The recording; it is not changed.
     out
         The new recording; by default ``NAME_replay.h5`` beside it.
-    iterations, denoiser, weights
+    iterations, solver, weights
         Of every snapshot; by default as recorded: the result then equals the recorded video within
         float16 rounding.
     calibration
@@ -141,8 +141,8 @@ def replay_recording(
     out, weights, calibration = (
         None if path is None else Path(path) for path in (out, weights, calibration)
     )
-    solver = SolverChanges(denoiser, weights, iterations)
-    plan = ReplayPlan(out, solver, calibration, device, first, last, event, resume)
+    changes = SolverChanges(solver, weights, iterations)
+    plan = ReplayPlan(out, changes, calibration, device, first, last, event, resume)
     return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
 
 
@@ -369,13 +369,13 @@ class _Run:
 
     def _solver(self, setup: SolverSetup) -> GuardedSolver:
         """Return the solver of a prior with these settings, created on first use."""
-        solver = self.solvers.get(setup.denoiser.name)
+        solver = self.solvers.get(setup.solver.name)
         if solver is None:
-            engine = Engine(self.calibration, setup.denoiser, self.device, setup.settings)
+            engine = Engine(self.calibration, setup.solver, self.device, setup.settings)
             engine.warm_up()
             if self.series.rows["stuck_pixels"].any():
                 engine.left_out = stuck_in(self.series.raw[0], self.calibration)
-            solver = self.solvers[setup.denoiser.name] = GuardedSolver(engine)
+            solver = self.solvers[setup.solver.name] = GuardedSolver(engine)
         elif solver.engine.settings is not setup.settings:
             solver.engine.change_settings(setup.settings)
         return solver

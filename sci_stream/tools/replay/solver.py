@@ -25,7 +25,8 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
+from sci_stream.recon.denoisers.plugin_code import runs_code
 from sci_stream.recon.guarded import Decision
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recording.columns import OUTCOME_CODES
@@ -39,7 +40,7 @@ _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 class SolverChanges:
     """Changes to the recorded settings; None keeps the recorded value."""
 
-    denoiser: str | None = None
+    solver: str | None = None
     weights: Path | None = None
     iterations: int | None = None
     sigma_first: float | None = None
@@ -48,7 +49,7 @@ class SolverChanges:
     @property
     def another_prior(self) -> bool:
         """Whether no recorded setting is kept."""
-        return self.denoiser is not None or self.weights is not None
+        return self.solver is not None or self.weights is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class SolverSetup:
     names them.
     """
 
-    denoiser: Prior
+    solver: Solver
     settings: SolverSettings
     described: Settings
     id: str
@@ -124,7 +125,7 @@ def replay_solver(
     named = [name for name in recorded if np.any(cells == name.encode())]
     if changes.another_prior:
         # Settings tuned for the recorded prior do not suit this one.
-        section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
+        section = ReconstructSection(solver=changes.solver or "auto", weights=changes.weights)
     # A recording of raw counts alone names no settings in its rows: all nodes used the same rig.
     used = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
@@ -142,24 +143,24 @@ def replay_solver(
 def _trusted(
     series: RecordedSeries, section: ReconstructSection, changes: SolverChanges
 ) -> SolverChanges:
-    """Return the changes, without a denoiser that confirms the recorded one.
+    """Return the changes, without a solver that confirms the recorded one.
 
-    A denoiser of the form ``module:Class`` imports a module: a file may not cause that, only its
-    user.
+    A solver such as ``module:Class`` or a file of a network runs its code: a recording may not
+    cause that, only its user.
 
     Raises `ConfigError` if the recording has one and the user does not name it.
     """
-    names = {str(solver["denoiser"]) for solver in _recorded(series).values()} or {section.denoiser}
-    imported = sorted(name for name in names if ":" in name)
-    if not imported or (changes.another_prior and changes.denoiser not in imported):
+    names = {str(solver["denoiser"]) for solver in _recorded(series).values()} or {section.solver}
+    imported = sorted(name for name in names if runs_code(name))
+    if not imported or (changes.another_prior and changes.solver not in imported):
         return changes
-    if changes.denoiser is None or set(imported) != {changes.denoiser}:
+    if changes.solver is None or set(imported) != {changes.solver}:
         raise ConfigError(
-            f"The recording {series.path} was made with denoisers that are imported from modules",
+            f"The recording {series.path} was made with solvers that run code of their own",
             got=", ".join(imported),
-            hint=f"If you trust it: --denoiser {imported[0]}. Or choose another.",
+            hint=f"If you trust it: --solver {imported[0]}. Or choose another.",
         )
-    return dataclasses.replace(changes, denoiser=None)
+    return dataclasses.replace(changes, solver=None)
 
 
 def _recorded(series: RecordedSeries) -> dict[str, Settings]:
@@ -213,12 +214,12 @@ def _setup(
             if name in ReconstructSection.model_fields
         }
         update |= {
-            "denoiser": str(recorded["denoiser"]),
+            "solver": str(recorded["denoiser"]),
             "weights": section.weights if "weights" in recorded else None,
         }
         section = section.model_copy(update=update)
         _check_weights(section.weights, recorded)
-    denoiser, defaults = make_prior(section, device)
+    solver, defaults = make_prior(section, device)
     settings = suited(section, defaults, calibration) if recorded is None else settings
     changed = {
         name: value
@@ -228,8 +229,8 @@ def _setup(
     if "iterations" in changed:
         changed["min_iterations"] = min(settings.min_iterations, changed["iterations"])
     settings = dataclasses.replace(settings, **changed)
-    described = describe_solver(section, denoiser.name, settings)
-    return SolverSetup(denoiser, settings, described, solver_id(described))
+    described = describe_solver(section, solver.name, settings)
+    return SolverSetup(solver, settings, described, solver_id(described))
 
 
 def as_settings(described: Settings) -> SolverSettings:
@@ -245,7 +246,7 @@ def as_settings(described: Settings) -> SolverSettings:
         raise ConfigError(
             "The recorded solver settings are not usable",
             got=error,
-            hint="Choose another --denoiser.",
+            hint="Choose another --solver.",
         ) from error
 
 
@@ -256,7 +257,7 @@ def _check_weights(weights: Path | None, recorded: Settings) -> None:
     if not weights.is_file():
         raise WeightsError(
             f"Weights of the recorded run not found: {weights}",
-            hint=f"Name {recorded.get('weights', 'them')} with --weights, or another --denoiser.",
+            hint=f"Name {recorded.get('weights', 'them')} with --weights, or another --solver.",
         )
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     if digest != recorded["weights_sha256"]:

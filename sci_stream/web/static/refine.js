@@ -24,7 +24,7 @@ export function offer() {
 // The methods: that of the snapshot, and those that the reconstruct nodes can change to.
 export function follow() {
   const nodes = (state.status.controls ?? []).filter(({ kind }) => kind === "reconstruct");
-  const choices = nodes[0]?.parameters.find(({ name }) => name === "denoiser")?.choices ?? [];
+  const choices = nodes[0]?.parameters.find(({ name }) => name === "solver")?.choices ?? [];
   if (listed === choices.join()) return;
   listed = choices.join();
   el("refine-with").replaceChildren(new Option("same method", ""), ...choices.map((name) => new Option(name, name)));

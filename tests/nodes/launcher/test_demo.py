@@ -87,6 +87,27 @@ def test_demo_rig_is_bounded_and_found_by_name(
     assert load_rig(found, overrides={}).network == rig.network
 
 
+def test_demo_of_a_network_names_its_file_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def net(y, Phi, Phi_s):\n    return Phi\n")
+    path, why = demo.demo_rig(
+        scene="",
+        size=0,
+        device="cpu",
+        record=False,
+        open_browser=False,
+        report=lambda _: None,
+        solver="mine.py:net",
+    )
+    section = load_rig(path, overrides={}).reconstruct
+    assert (section.solver, section.iterations) == (f"{tmp_path}/mine.py:net", None)
+    assert "mine.py:net at 256×256; the camera follows its speed" in why
+
+
 def test_measuring_reports_prior_and_size() -> None:
     lines: list[str] = []
     demo._seconds_per_iteration(torch.device("cpu"), "tv", 64, lines.append)

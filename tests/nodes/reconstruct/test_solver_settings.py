@@ -20,8 +20,8 @@ from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recon.denoisers.variants import shipped_weights
 from tests.series_fixtures import Series
 
-TV = ReconstructSection(denoiser="tv", iterations=6, adapt_budget=False, threads=1)
-OWN = ReconstructSection(denoiser="ffdnet", weights=Path("own.pth"), iterations=9)
+TV = ReconstructSection(solver="tv", iterations=6, adapt_budget=False, threads=1)
+OWN = ReconstructSection(solver="ffdnet", weights=Path("own.pth"), iterations=9)
 
 
 def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
@@ -29,25 +29,25 @@ def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
     assert offered_priors(TV, "tv") == shipped
     assert offered_priors(OWN, "ffdnet") == shipped
     assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped
-    assert offered_priors(ReconstructSection(denoiser="a:B"), "a:B") == ("a:B", *shipped)
+    assert offered_priors(ReconstructSection(solver="a:B"), "a:B") == ("a:B", *shipped)
 
 
 def test_weights_of_matconvnet_name_the_converting_command() -> None:
-    section = ReconstructSection(denoiser="ffdnet", weights=Path("FFDNet_gray.mat"))
+    section = ReconstructSection(solver="ffdnet", weights=Path("FFDNet_gray.mat"))
     with pytest.raises(ConfigError, match="sci-stream weights import"):
         make_prior(section, torch.device("cpu"))
 
 
 def test_rig_weights_belong_to_rig_denoiser() -> None:
-    away = changed_section(OWN, OWN, "ffdnet", {"denoiser": "tv"})
-    assert (away.denoiser, away.weights, away.iterations) == ("tv", None, None)
-    back = changed_section(OWN, away, "tv", {"denoiser": "ffdnet"})
-    assert (back.denoiser, back.weights, back.iterations) == ("ffdnet", Path("own.pth"), 9)
+    away = changed_section(OWN, OWN, "ffdnet", {"solver": "tv"})
+    assert (away.solver, away.weights, away.iterations) == ("tv", None, None)
+    back = changed_section(OWN, away, "tv", {"solver": "ffdnet"})
+    assert (back.solver, back.weights, back.iterations) == ("ffdnet", Path("own.pth"), 9)
 
 
 def test_setting_same_denoiser_changes_nothing() -> None:
     section = changed_section(TV, TV, "tv", {"iterations": 3})
-    assert changed_section(TV, section, "tv", {"denoiser": "tv"}) == section
+    assert changed_section(TV, section, "tv", {"solver": "tv"}) == section
 
 
 def test_iterations_below_minimum_lower_the_minimum() -> None:
@@ -97,13 +97,13 @@ def test_change_applies_to_following_snapshots_and_is_reported(
 
 def test_changed_denoiser_equals_initial_one(solver: SolverThread, series: Series) -> None:
     before = solved(solver, series, 0)
-    solver.change("1", {"denoiser": "ffdnet-lite", "iterations": 4})
+    solver.change("1", {"solver": "ffdnet-lite", "iterations": 4})
     assert isinstance(next_result(solver), Changed)
     after = solved(solver, series, 0)
     assert (before.video != after.video).any()
     assert solver.status()["denoiser"] == "ffdnet-lite"
 
-    fresh = SolverThread(TV.model_copy(update={"denoiser": "ffdnet-lite", "iterations": 4}), "cpu")
+    fresh = SolverThread(TV.model_copy(update={"solver": "ffdnet-lite", "iterations": 4}), "cpu")
     fresh.start(lambda: None)
     fresh.adopt(series.calibration)
     next_result(fresh)
@@ -113,7 +113,7 @@ def test_changed_denoiser_equals_initial_one(solver: SolverThread, series: Serie
 
 
 def test_failed_change_leaves_settings_unchanged(solver: SolverThread, series: Series) -> None:
-    for changes in ({"min_iterations": 50}, {"denoiser": "median"}):
+    for changes in ({"min_iterations": 50}, {"solver": "median"}):
         solver.change("1", changes)
         changed = next_result(solver)
         assert isinstance(changed, Changed)
@@ -124,12 +124,12 @@ def test_failed_change_leaves_settings_unchanged(solver: SolverThread, series: S
 
 def test_rig_weights_can_be_restored(series: Series) -> None:
     own = ReconstructSection(
-        denoiser="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1
+        solver="ffdnet-lite", weights=shipped_weights("ffdnet-lite"), iterations=2, threads=1
     )
     solver = SolverThread(own, "cpu")
     solver.start(lambda: None)
     for name in ("tv", "ffdnet-lite"):
-        solver.change(name, {"denoiser": name})
+        solver.change(name, {"solver": name})
         changed = next_result(solver)
         assert isinstance(changed, Changed)
         assert changed.error is None

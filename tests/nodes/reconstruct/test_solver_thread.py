@@ -64,7 +64,7 @@ class Bench:
     """A solver thread and its results."""
 
     def __init__(self, **settings: Any) -> None:
-        section = ReconstructSection(denoiser="tv", iterations=4, threads=1, **settings)
+        section = ReconstructSection(solver="tv", iterations=4, threads=1, **settings)
         self.solver = SolverThread(section, "cpu")
         self._woken = threading.Semaphore(0)
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
@@ -333,7 +333,7 @@ def test_gpu_out_of_memory_continues_with_smaller_chunks() -> None:
         Snapshot(SnapshotId("test", 0, seq), counts, calibration.hash, 32, 0) for seq in range(3)
     ]
     section = ReconstructSection(
-        denoiser="ffdnet-lite", iterations=3, min_iterations=3, warm_start=False
+        solver="ffdnet-lite", iterations=3, min_iterations=3, warm_start=False
     )
     total = torch.cuda.get_device_properties(0).total_memory
 

@@ -93,7 +93,7 @@ def test_restarted_node_takes_the_inputs_of_its_run(
     restarted(inputs, monkeypatch)
     rig = load_rig_of_run(inputs.rig)
     images = torch.ones(1, 4, 4)
-    denoiser = named_prior(rig.reconstruct.denoiser, CPU, None, Precision.FLOAT32)
+    denoiser = named_prior(rig.reconstruct.solver, CPU, None, Precision.FLOAT32)
     assert denoiser(images, 0.1).mean() == 1
     patterns = load_patterns(rig.modulator.patterns)
     assert patterns is not None
@@ -111,7 +111,7 @@ def test_messages_and_records_name_the_originals(
 ) -> None:
     restarted(inputs, monkeypatch)
     rig = load_rig_of_run(inputs.rig)
-    assert rig.reconstruct.denoiser == f"{inputs.denoiser}:f"
+    assert rig.reconstruct.solver == f"{inputs.denoiser}:f"
     assert rig.modulator.patterns == inputs.masks
 
 

@@ -185,8 +185,8 @@ def test_memory_is_reduced_down_to_single_frames(weights: Path) -> None:
     video, _ = engine.reconstruct(snapshot)
     while engine.reduce_memory():
         pass
-    assert engine._stages is not None
-    assert engine._stages.pixels_per_chunk < 2 * 32 * 32
+    assert isinstance(engine._network, UnrolledSolver)
+    assert engine._network.pixels_per_chunk < 2 * 32 * 32
     np.testing.assert_allclose(engine.reconstruct(snapshot)[0], video, atol=1e-5)
 
 

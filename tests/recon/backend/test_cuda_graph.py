@@ -16,7 +16,7 @@ import torch
 
 from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import Recordable
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, cold_start, gap
 from sci_stream.recon.algorithms.noise_level import on_device
 from sci_stream.recon.algorithms.schedule import sigma_levels
@@ -57,7 +57,7 @@ def spread_evenly(residual: torch.Tensor, _measured: torch.Tensor) -> torch.Tens
 
 
 def solver(
-    denoise: RecordableDenoiser, phi: torch.Tensor, **how: Any
+    denoise: Recordable, phi: torch.Tensor, **how: Any
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return a solve that depends on y and the first σ."""
     r_inv = inverse_gram(gram_diag(phi))
@@ -86,7 +86,7 @@ def solver(
     ],
 )
 def test_recorded_solve_equals_the_plain_one(
-    make: Callable[[], RecordableDenoiser], how: dict[str, Any]
+    make: Callable[[], Recordable], how: dict[str, Any]
 ) -> None:
     """One recording serves all snapshots and all levels."""
     graphs, solve = Graphs(by_hand), solver(make(), PHI, **how)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sci_stream.cli.common import DENOISERS as DENOISERS_IN_WORDS
+from sci_stream.cli.common import SOLVERS
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
@@ -68,9 +68,9 @@ def test_unknown_name_lists_the_known_ones() -> None:
 @pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "tv", "unrolled"])
 def test_texts_for_users_name_the_usual_denoisers(name: str) -> None:
     glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
-    described = ReconstructSection.model_fields["denoiser"].description or ""
-    assert name in DENOISERS_IN_WORDS, "sci_stream.cli.common.DENOISERS"
-    assert name in described, "[reconstruct] denoiser"
+    described = ReconstructSection.model_fields["solver"].description or ""
+    assert name in SOLVERS, "sci_stream.cli.common.SOLVERS"
+    assert name in described, "[reconstruct] solver"
     assert f"`{name}`" in glossary
 
 

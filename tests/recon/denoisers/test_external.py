@@ -16,7 +16,7 @@ import sci_stream
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, InputError
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import Recordable
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser
 from sci_stream_testing.denoisers import DenoiserContract
@@ -90,7 +90,7 @@ class TestPluginContract(DenoiserContract):
         denoiser = make_denoiser(self.name, device)
         assert denoiser.name == self.name
         assert not isinstance(
-            denoiser, RecordableDenoiser
+            denoiser, Recordable
         )  # its work on a GPU is not known to be recordable
         return denoiser
 
@@ -100,7 +100,7 @@ def test_plugin_defaults_become_solver_settings() -> None:
     defaults = denoiser_spec("shrink").defaults
     assert (defaults.sigma_last, defaults.iterations, defaults.along_time) == (0.02, 6, False)
     assert denoiser_spec("shrinking:Network").defaults == DenoiserDefaults()
-    denoiser, settings = make_prior(ReconstructSection(denoiser="shrinking:Shrink"), CPU)
+    denoiser, settings = make_prior(ReconstructSection(solver="shrinking:Shrink"), CPU)
     assert (denoiser.name, settings.iterations, settings.sigma_last) == (
         "shrinking:Shrink",
         6,
@@ -120,7 +120,7 @@ def test_plugin_receives_its_weights(plugin: Path) -> None:
 @pytest.mark.usefixtures("plugin")
 def test_reconstruct_runs_a_plugin_by_name() -> None:
     masks = np.random.default_rng(0).integers(0, 2, (4, 24, 32))
-    result = sci_stream.reconstruct(masks.sum(0) * 0.5, masks, denoiser="shrink", device="cpu")
+    result = sci_stream.reconstruct(masks.sum(0) * 0.5, masks, solver="shrink", device="cpu")
     assert result.report.iterations == 6
     assert abs(result.video.mean() - 0.5) < 0.02
 
@@ -133,12 +133,12 @@ def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
     section = ReconstructSection.model_validate(
         {"denoiser": "mine.py:half"}, context={"folder": tmp_path}
     )
-    assert section.denoiser == f"{file}:half"
+    assert section.solver == f"{file}:half"
     denoiser, _ = make_prior(section, CPU)
     torch.testing.assert_close(denoiser(FRAMES, 0.1), FRAMES * 0.5)
     masks = np.random.default_rng(0).integers(0, 2, (4, 24, 32))
     result = sci_stream.reconstruct(
-        masks.sum(0) * 0.5, masks, denoiser=f"{file}:Same", iterations=2, device="cpu"
+        masks.sum(0) * 0.5, masks, solver=f"{file}:Same", iterations=2, device="cpu"
     )
     assert np.isfinite(result.video).all()
 
@@ -148,26 +148,29 @@ def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("no/file.py:f", "Cannot import the denoiser 'no/file.py:f'.*No such file"),
-        ("shrank", "Unknown denoiser; expected one of .*ffdnet, .*shrink.*module:Class"),
+        ("shrank", "Unknown solver; expected one of .*ffdnet, .*shrink.*module:Class"),
         (
             "absent_module:Net",
             "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH",
         ),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
-        ("shrinking:nothing", "gave no denoiser; expected a callable; got NoneType"),
+        (
+            "shrinking:nothing",
+            "'shrinking:nothing' is invalid; expected .* a callable; got NoneType",
+        ),
         (
             "shrinking:Wrong",
             "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict",
         ),
         (
             "shrinking:failing",
-            r"Cannot create the denoiser 'shrinking:failing'; got FileNotFoundError\('no "
+            r"Cannot create the solver 'shrinking:failing'; got FileNotFoundError\('no "
             r"weights'\)",
         ),
         ("broken_plugin:X", "Cannot import the denoiser 'broken_plugin:X'.*got SyntaxError"),
-        ("a:b:c", "Unknown denoiser.*got 'a:b:c'"),
-        ("shrinking:number", "is not a class or function; got int"),
+        ("a:b:c", "Unknown solver.*got 'a:b:c'"),
+        ("shrinking:number", "is invalid; expected .*; got int"),
     ],
 )
 def test_unusable_plugin_is_refused(name: str, message: str) -> None:
@@ -177,13 +180,13 @@ def test_unusable_plugin_is_refused(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.b:C", "ffdnet"])
 def test_rig_accepts_denoiser_names(name: str) -> None:
-    assert ReconstructSection(denoiser=name).denoiser == name
+    assert ReconstructSection(solver=name).solver == name
 
 
 @pytest.mark.parametrize("name", ["a/b:C", ":C", "a:", "a:b:c", "1a:b", "a b"])
 def test_rig_refuses_invalid_denoiser_names(name: str) -> None:
     with pytest.raises(ValueError, match="letters, digits"):
-        ReconstructSection(denoiser=name)
+        ReconstructSection(solver=name)
 
 
 @pytest.mark.parametrize(

@@ -130,13 +130,14 @@ def test_engine_passes_the_planes_of_a_frame_together(bayer: BayerPhase | None) 
 
 
 def test_trained_stages_follow_the_network_of_mosaics() -> None:
-    prior = named_prior("unrolled", CPU, None, Precision.FLOAT32)
-    mosaics = ColourRecorder()
-    suited, together = suited_to_colours(prior.after(mosaics), BayerPhase.RGGB)
-    assert together
-    assert suited.before is mosaics.of_mosaics
-    assert suited.stages is prior.stages
-    assert suited_to_colours(prior, None) == (prior, False)
+    solver = named_prior("unrolled", CPU, None, Precision.FLOAT32)
+    solver.before = recorder = ColourRecorder()
+    phi = np.random.default_rng(0).random((4, 16, 24), np.float32)
+    calibration = Calibration(phi=phi, bayer=BayerPhase.RGGB)
+    engine = Engine(calibration, solver, CPU, default_settings(CPU, "unrolled"))
+    engine.reconstruct(calibration.snapshot("s", 0, 0.5 * phi.sum(0)))
+    assert not recorder.shapes
+    assert recorder.of_mosaics.shapes == {(4, 4, 8, 12)}
 
 
 def test_weights_of_mosaics_stay_so_in_their_file(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
         },
         "reconstruct": {
             "nodes": 0,
-            "denoiser": SLEEPING,
+            "solver": SLEEPING,
             "devices": ["cpu"],
             "iterations": 1,
             "threads": 1,

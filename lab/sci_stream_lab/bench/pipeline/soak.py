@@ -235,7 +235,7 @@ def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> 
         "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0},
         # A snapshot is done only once it is recorded: with few in flight, the disk would limit the
         # rate.
-        "reconstruct": {"denoiser": denoiser, "credit": 32},
+        "reconstruct": {"solver": denoiser, "credit": 32},
         "record": {"enabled": record},
     }
     return small_rig(folder, rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)

@@ -125,7 +125,7 @@ def small_rig(
             "driver": "simulated",
             "options": {**options, "loop_snapshots": 16, **(camera or {})},
         },
-        "reconstruct": {"denoiser": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
+        "reconstruct": {"solver": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
         "record": {"folder": "recordings", "min_free_mib": 0},
     }
     return write_rig(folder, defaults, tables)

@@ -112,7 +112,7 @@ def solvers_of(weights: Path | None, against: Sequence[str]) -> list[Solver]:
                 expected="DENOISER:ITERATIONS, such as ffdnet-lite:12",
                 got=text,
             )
-        section = ReconstructSection(denoiser=name, iterations=int(iterations), warm_start=False)
+        section = ReconstructSection(solver=name, iterations=int(iterations), warm_start=False)
         solvers.append(Solver(text, section))
     return solvers
 

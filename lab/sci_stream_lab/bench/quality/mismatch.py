@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
 from sci_stream.recon.metrics import psnr
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 def mismatch_table(
     sets: Iterable[Footage],
-    prior: Prior,
+    prior: Solver,
     device: torch.device,
     settings: SolverSettings,
     progress: Progress,
@@ -86,7 +86,7 @@ def mismatch_table(
 def _row(
     footage: Footage,
     degrees: float,
-    prior: Prior,
+    prior: Solver,
     device: torch.device,
     settings: SolverSettings,
 ) -> MismatchQuality:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -19,9 +20,9 @@ from sci_stream.model import BayerPhase
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.bayer import colour_sites, sample_colours
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Denoiser, LocalDenoiser
+from sci_stream.ports import LocalDenoiser, Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
@@ -168,13 +169,17 @@ class PlanesApart:
         return self._denoiser(x, sigma, relative)
 
 
-def apart(prior: Prior) -> Prior:
+def apart(prior: Solver) -> Solver:
     """Return a prior that denoises the planes of a mosaic apart."""
-    denoiser: Denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
+    denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
     if not isinstance(denoiser, LocalDenoiser):
         return prior
     plain = PlanesApart(denoiser)
-    return prior.after(plain) if isinstance(prior, UnrolledSolver) else plain
+    if not isinstance(prior, UnrolledSolver):
+        return plain
+    stages = copy.copy(prior)
+    stages.before = plain
+    return stages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -187,7 +192,7 @@ class Quality:
 
 
 def measure(
-    scene: ColourFootage, prior: Prior, settings: SolverSettings, device: torch.device
+    scene: ColourFootage, prior: Solver, settings: SolverSettings, device: torch.device
 ) -> Quality:
     """Reconstruct the snapshots of a scene in their order; warm solves leave out the first one."""
     footage = scene.footage

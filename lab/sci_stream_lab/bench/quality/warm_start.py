@@ -23,7 +23,7 @@ from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import InitialState, Past
@@ -224,7 +224,7 @@ def _reference_note(row: SetComparison, reference: int) -> str:
 class _Comparison:
     """Prior, settings, iteration counts and reference of a comparison."""
 
-    prior: Prior
+    prior: Solver
     settings: SolverSettings
     from_still: SolverSettings
     device: torch.device

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
@@ -60,9 +62,10 @@ class Reconstructor:
         self._device = pick_device(spec.device)
         self._prior, self._settings = make_prior(spec.section, self._device)
         # The plain loop is that of a denoiser alone.
-        self._plain_prior = (
-            self._prior.before if isinstance(self._prior, UnrolledSolver) else self._prior
-        )
+        plain = self._prior.before if isinstance(self._prior, UnrolledSolver) else self._prior
+        if not isinstance(plain, Denoiser):
+            raise ConfigError("The plain loop needs a denoiser", got=self._prior.name)
+        self._plain_prior = plain
         self._budget = spec.iterations
 
     def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:

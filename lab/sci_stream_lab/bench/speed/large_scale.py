@@ -263,7 +263,7 @@ def _solve(
         "1",
         "--json",
     ]
-    command += ["--denoiser", denoiser, "--iterations", str(iterations), "--device", device]
+    command += ["--solver", denoiser, "--iterations", str(iterations), "--device", device]
     command += ["--bayer", "RGGB"] if size.bayer else []
     with (folder / "report.json").open("wb") as report:
         process = subprocess.Popen(

@@ -63,7 +63,7 @@ def run_live(
         "n_frames": size.n_frames,
         "bayer": bayer,
     }
-    solver = {"denoiser": denoiser, "iterations": iterations, "min_iterations": min(4, iterations)}
+    solver = {"solver": denoiser, "iterations": iterations, "min_iterations": min(4, iterations)}
     reconstruct = {
         **solver,
         "devices": [device],

@@ -72,7 +72,7 @@ def bench(
     )
     rendered = []
     counts = (snapshot.counts for snapshot in footage.snapshots)
-    solved = reconstruct_stream(counts, footage.calibration, denoiser=denoiser, device=device)
+    solved = reconstruct_stream(counts, footage.calibration, solver=denoiser, device=device)
     for number, (snapshot, result) in enumerate(
         zip(footage.snapshots, solved, strict=True), start=1
     ):

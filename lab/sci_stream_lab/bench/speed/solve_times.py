@@ -19,7 +19,8 @@ import torch
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Prior, UnrolledSolver
+from sci_stream.ports import Denoiser, Solver
+from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -152,7 +153,7 @@ class Speeds:
 
 
 def bench(
-    prior: Prior,
+    prior: Solver,
     weights: FfdnetWeights | None,
     settings: SolverSettings,
     *,
@@ -244,7 +245,7 @@ def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _Timing
 
 
 def _time_size(
-    prior: Prior,
+    prior: Solver,
     weights: FfdnetWeights | None,
     settings: SolverSettings,
     *,
@@ -281,7 +282,7 @@ def _time_size(
 
 
 def _scene(
-    prior: Prior, settings: SolverSettings, device: torch.device, size: Size
+    prior: Solver, settings: SolverSettings, device: torch.device, size: Size
 ) -> tuple[Engine, list[Snapshot]]:
     """Make an engine with random binary masks, warm it up, and simulate snapshots of smooth random
     scenes.
@@ -363,7 +364,7 @@ def time_stacks(
 
 @torch.inference_mode()
 def time_chunks(
-    make: Callable[[int], Prior], device: torch.device, size: Size, progress: Progress
+    make: Callable[[int], Solver], device: torch.device, size: Size, progress: Progress
 ) -> tuple[ChunkSpeed, ...]:
     """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 
@@ -378,6 +379,7 @@ def time_chunks(
     for pixels in CHUNKS:
         prior, watch = make(pixels), Stopwatch(device)
         denoise = prior.before if isinstance(prior, UnrolledSolver) else prior
+        assert isinstance(denoise, Denoiser)
         denoise(x, 0.1)
         seconds = []
         for _ in range(10 if device.type == "cuda" else 1):

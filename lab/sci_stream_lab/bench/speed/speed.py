@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -192,7 +192,7 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
 
 def _denoisers(
     plan: SpeedPlan, device: torch.device
-) -> tuple[FfdnetWeights | None, Callable[[int | None], Prior]]:
+) -> tuple[FfdnetWeights | None, Callable[[int | None], Solver]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per
     chunk.
     """

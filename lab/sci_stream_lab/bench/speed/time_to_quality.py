@@ -17,7 +17,7 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.ports import Solver
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
@@ -107,7 +107,7 @@ def read_shots(path: Path, most: int) -> Footage:
 def time_to_reach(
     footage: Footage,
     weights: FfdnetWeights,
-    prior: Prior,
+    prior: Solver,
     settings: SolverSettings,
     *,
     device: torch.device,

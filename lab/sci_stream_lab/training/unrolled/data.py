@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.ports import Solver
+from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.weights import Stage
@@ -137,7 +138,7 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
     def _batch(self, rng: np.random.Generator, drawn: DrawnT) -> SamplesT:
         """Return the samples of a step, all of the snapshots or parts of them."""
 
-    def _psnr_db(self, prior: Prior, settings: SolverSettings) -> dict[str, float]:
+    def _psnr_db(self, prior: Solver, settings: SolverSettings) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""
         found: dict[str, list[float]] = {}
         for kind, truth, masks in self._validation():

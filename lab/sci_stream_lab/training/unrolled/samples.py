@@ -17,8 +17,7 @@ import torch
 from sci_stream.model import BayerPhase
 from sci_stream.optics.bayer import split
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.unrolled import Coded
+from sci_stream.ports import Coded, Denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import InitialState, Past, coded
 from sci_stream.recon.measurement import Measurement

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import RecordableDenoiser
+from sci_stream.ports import Recordable
 from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
 from sci_stream_lab.bench.pipeline.scale import bench
 from sci_stream_lab.bench.pipeline.scale_node import SLEEPING, SleepingDenoiser, register
@@ -44,9 +44,9 @@ def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:
 
 
 def test_sleeping_denoiser_needs_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="Unknown denoiser"):
+    with pytest.raises(ConfigError, match="Unknown solver"):
         denoiser_spec(SLEEPING)
     monkeypatch.setitem(DENOISERS, SLEEPING, DENOISERS["identity"])  # removed after the test
     register(0.0)
-    assert isinstance(SleepingDenoiser(0.0), RecordableDenoiser)
+    assert isinstance(SleepingDenoiser(0.0), Recordable)
     assert denoiser_spec(SLEEPING).make is not DENOISERS["identity"].make

@@ -25,7 +25,7 @@ MEAN_DELTA_E, MAX_DELTA_E = 1.0, 2.0
 """The project's promise: the difference of a patch of the chart, through the simulated optics and
 back."""
 
-TV = ReconstructSection(denoiser="tv", iterations=16)
+TV = ReconstructSection(solver="tv", iterations=16)
 
 
 @pytest.mark.parametrize("phase", BayerPhase)

@@ -34,7 +34,7 @@ def published(tmp_path: Path) -> Path:
 
 def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     said: list[str] = []
-    result = bench(published, ReconstructSection(denoiser="tv", iterations=6), "cpu", said.append)
+    result = bench(published, ReconstructSection(solver="tv", iterations=6), "cpu", said.append)
     (row,) = result.sets
     assert (row.name, row.shots, len(row.per_shot)) == ("traffic_like", 2, 2)
     assert row.psnr_db > 25
@@ -58,7 +58,7 @@ def test_bench_quality_json_covers_every_shot(published: Path) -> None:
 
 
 def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
-    sections = [ReconstructSection(denoiser=name, iterations=4) for name in ("tv", "identity")]
+    sections = [ReconstructSection(solver=name, iterations=4) for name in ("tv", "identity")]
     result = bench_priors(published, sections, "cpu", lambda _line: None)
     assert [row.prior for row in result.priors] == ["tv", "identity"]
     tv, identity = result.priors
@@ -71,12 +71,12 @@ def test_bench_quality_of_several_priors_compares_them(published: Path) -> None:
         "quality",
         "--data",
         str(published),
-        "--denoiser",
+        "--solver",
         "tv",
-        "--denoiser",
+        "--solver",
         "identity",
     ]
-    with pytest.raises(ConfigError, match="--plot and --weights are for one denoiser"):
+    with pytest.raises(ConfigError, match="--plot and --weights are for one solver"):
         app([*arguments, "--plot", str(published / "plot.png")], standalone_mode=False)
 
 
@@ -87,7 +87,7 @@ def test_bench_quality_with_wrong_masks_needs_full_scale(published: Path) -> Non
         "mask": np.roll(content["mask"], 1, axis=0)
     }
     scipy.io.savemat(path, wrong)
-    section, said = ReconstructSection(denoiser="tv", iterations=2), list[str]()
+    section, said = ReconstructSection(solver="tv", iterations=2), list[str]()
     with pytest.raises(FileFormatError, match="--full-scale-dn"):
         bench(published, section, "cpu", said.append)
     assert "do not explain" in said[0]
@@ -106,7 +106,7 @@ def test_bench_quality_is_that_of_reconstruct(tmp_path: Path) -> None:
     true = 0.7 * mask + 0.3 * np.roll(mask, 1, 1)
     content = {"meas": (true * film).sum(-1), "mask": mask, "orig": film}
     scipy.io.savemat(tmp_path / "film.mat", content)
-    section = ReconstructSection(denoiser="tv", iterations=6)
+    section = ReconstructSection(solver="tv", iterations=6)
     guarded, bare = (
         bench(tmp_path, section, "cpu", lambda _: None, full_scale_dn=255.0, bare=bare).sets[0]
         for bare in (False, True)
@@ -117,7 +117,7 @@ def test_bench_quality_is_that_of_reconstruct(tmp_path: Path) -> None:
             np.moveaxis(mask, -1, 0),
             truth=np.moveaxis(film, -1, 0) / 255,
             white=255.0,
-            denoiser="tv",
+            solver="tv",
             iterations=6,
             device="cpu",
         )
@@ -133,16 +133,14 @@ def test_bench_quality_without_files_raises(tmp_path: Path) -> None:
 def test_bench_quality_skips_damaged_file_with_message(published: Path) -> None:
     (published / "broken.mat").write_bytes(b"not a mat file")
     said: list[str] = []
-    figures = bench(published, ReconstructSection(denoiser="tv", iterations=2), "cpu", said.append)
+    figures = bench(published, ReconstructSection(solver="tv", iterations=2), "cpu", said.append)
     assert len(figures.sets) == 1
     assert any("broken.mat" in line for line in said)
 
 
 def test_bench_quality_plot_shows_each_set(published: Path) -> None:
     picture = published / "quality.png"
-    bench(
-        published, ReconstructSection(denoiser="tv", iterations=3), "cpu", lambda _: None, picture
-    )
+    bench(published, ReconstructSection(solver="tv", iterations=3), "cpu", lambda _: None, picture)
     height, width, _ = cv2.imread(str(picture)).shape
     assert width > height > 200
 
@@ -152,7 +150,7 @@ def test_bench_quality_unknown_plot_format_fails_early(published: Path) -> None:
     with pytest.raises(ConfigError, match=r"png.*'\.jpgg'"):
         bench(
             published,
-            ReconstructSection(denoiser="tv"),
+            ReconstructSection(solver="tv"),
             "cpu",
             said.append,
             published / "quality.jpgg",
@@ -167,7 +165,7 @@ def _command(published: Path, *options: str) -> dict[str, Any]:
         "quality",
         "--data",
         str(published),
-        "--denoiser",
+        "--solver",
         "tv",
         "--iterations",
         "3",

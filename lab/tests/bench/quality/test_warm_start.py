@@ -17,7 +17,7 @@ from sci_stream_lab.bench import datasets
 from sci_stream_lab.bench.quality import warm_start
 from sci_stream_lab.bench.result import print_result, write_json
 
-TV = ReconstructSection(denoiser="tv")
+TV = ReconstructSection(solver="tv")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path
         "warm",
         "--data",
         str(folder),
-        "--denoiser",
+        "--solver",
         "tv",
         "--iterations",
         "3",
@@ -135,7 +135,7 @@ def test_bench_command_unknown_plot_format_fails_early(folder: Path, tmp_path: P
         "warm",
         "--data",
         str(folder),
-        "--denoiser",
+        "--solver",
         "tv",
         "--iterations",
         "2",

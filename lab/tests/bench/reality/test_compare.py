@@ -35,7 +35,7 @@ from sci_stream_lab.bench.reality.scenes import (
 from sci_stream_lab.bench.reality.solving import SolverSpec
 from sci_stream_lab.bench.result import markdown, write_json
 
-SPEC = SolverSpec(ReconstructSection(denoiser="tv", warm_start=False), "cpu", iterations=4)
+SPEC = SolverSpec(ReconstructSection(solver="tv", warm_start=False), "cpu", iterations=4)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_command_prints_table(capsys: pytest.CaptureFixture[str]) -> None:
         "2",
         "--snapshots",
         "1",
-        "--denoiser",
+        "--solver",
         "tv",
         "--jobs",
         "1",

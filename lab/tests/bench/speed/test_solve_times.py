@@ -56,7 +56,7 @@ def test_live_rig_gives_latency_and_loses_nothing(tmp_path: Path) -> None:
         tmp_path,
         "--sizes",
         "32x32x4",
-        "--denoiser",
+        "--solver",
         "tv",
         "--iterations",
         "4",
@@ -117,7 +117,7 @@ def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
         tmp_path,
         "--sizes",
         "32x32x3,32x36x2:bayer",
-        "--denoiser",
+        "--solver",
         "ffdnet-lite",
         "--iterations",
         "3",
@@ -142,7 +142,7 @@ def test_bench_speed_figures_are_consistent(tmp_path: Path) -> None:
 
 
 def test_bench_speed_of_tv_has_no_flop(tmp_path: Path) -> None:
-    (row,) = _run(tmp_path, "--sizes", "16x16x2", "--denoiser", "tv", "--iterations", "2")["sizes"]  # type: ignore[misc]
+    (row,) = _run(tmp_path, "--sizes", "16x16x2", "--solver", "tv", "--iterations", "2")["sizes"]  # type: ignore[misc]
     assert row["flop_per_s"] is None
     assert row["iteration_ms"] > 0
 
@@ -152,7 +152,7 @@ def test_bench_speed_skips_slow_size_with_message(tmp_path: Path) -> None:
         tmp_path,
         "--sizes",
         "16x16x2,512x512x64",
-        "--denoiser",
+        "--solver",
         "tv",
         "--iterations",
         "1",
@@ -187,7 +187,7 @@ def test_time_to_quality_stops_when_published_loop_is_matched(
 ) -> None:
     plot = tmp_path / "out.png"
     figures = _run(
-        tmp_path, "--sizes", "", "--denoiser", "ffdnet-lite", "--weights", LITE, "--against",
+        tmp_path, "--sizes", "", "--solver", "ffdnet-lite", "--weights", LITE, "--against",
         str(published), "--shots",
         "2", "--plot", str(plot),
     )  # fmt: skip
@@ -216,12 +216,12 @@ def test_time_to_quality_rejects_odd_sizes(tmp_path: Path) -> None:
 
 def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path) -> None:
     with pytest.raises(ConfigError, match="--against needs a trained network"):
-        _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--against", str(published))
+        _run(tmp_path, "--sizes", "", "--solver", "tv", "--against", str(published))
 
 
 def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Unsupported plot format"):
-        _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--plot", str(tmp_path / "out.nothing"))
+        _run(tmp_path, "--sizes", "", "--solver", "tv", "--plot", str(tmp_path / "out.nothing"))
 
 
 def test_time_to_quality_diverging_start_falls_back_to_still(published: Path) -> None:

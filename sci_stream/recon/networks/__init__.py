@@ -1,0 +1,1 @@
+"""Networks of others that recover the frames at once."""
