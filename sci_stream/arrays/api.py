@@ -160,6 +160,7 @@ def reconstruct(
     *,
     iterations: int | None = None,
     solver: AnySolver = "auto",
+    denoiser: AnySolver | None = None,
     weights: str | Path | None = None,
     sigmas: tuple[float, float] | None = None,
     device: str = "auto",
@@ -194,6 +195,8 @@ def reconstruct(
         ``module(images (N, 1, H, W), sigma)``, or any other callable, called as
         ``f(images (N, H, W), sigma)``. sigma is a float on the 0–1 scale; it is omitted where only
         one argument is accepted.
+    denoiser
+        The earlier name of ``solver``.
     weights
         Checkpoint, for named denoisers that accept one, and for networks.
     sigmas
@@ -247,6 +250,8 @@ def reconstruct(
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
+    if denoiser is not None:
+        solver = denoiser
     options = ArrayOptions(
         iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )
@@ -279,6 +284,7 @@ def reconstruct_stream(
     *,
     iterations: int | None = None,
     solver: AnySolver = "auto",
+    denoiser: AnySolver | None = None,
     weights: str | Path | None = None,
     sigmas: tuple[float, float] | None = None,
     device: str = "auto",
@@ -294,7 +300,7 @@ def reconstruct_stream(
     ----------
     snapshots
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
-    masks, iterations, solver, weights, sigmas, device, noise, white, bayer
+    masks, iterations, solver, denoiser, weights, sigmas, device, noise, white, bayer
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
     check_masks, on_mismatch
         As for `reconstruct`.
@@ -312,6 +318,8 @@ def reconstruct_stream(
     >>> for result in results:  # doctest: +SKIP
     ...     show(result.video)
     """
+    if denoiser is not None:
+        solver = denoiser
     options = ArrayOptions(
         iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
     )

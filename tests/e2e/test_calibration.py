@@ -31,16 +31,21 @@ from tests.tools.replay_kit import differences
 pytestmark = pytest.mark.rig
 
 CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
+MODULATOR = {
+    "driver": "simulated",
+    "options": {"width_px": 64, "height_px": 64},
+    "patterns": "masks.npy",
+}
+
+
+def write_modulated_rig(folder: Path) -> Path:
+    """Write a rig file with a mask modulator, and its patterns; return its path."""
+    np.save(folder / "masks.npy", masks(4, 64))
+    return write_rig(folder, {"camera": CAMERA, "modulator": MODULATOR})
 
 
 def test_calibrate_and_check_run_unattended(tmp_path: Path, command_here: CommandHere) -> None:
-    np.save(tmp_path / "masks.npy", masks(4, 64))
-    modulator = {
-        "driver": "simulated",
-        "options": {"width_px": 64, "height_px": 64},
-        "patterns": "masks.npy",
-    }
-    rig = write_rig(tmp_path, {"camera": CAMERA, "modulator": modulator})
+    rig = write_modulated_rig(tmp_path)
     made = command_here("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
     assert "Traceback" not in made.output
@@ -91,7 +96,7 @@ def test_import_accepts_published_and_flags_bad_masks(
 
 
 def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
-    rig = write_rig(tmp_path, {"camera": CAMERA})
+    rig = write_modulated_rig(tmp_path)
     with (
         (tmp_path / "said.txt").open("wb") as said,
         subprocess.Popen(

@@ -534,3 +534,9 @@ def test_reconstruct_of_few_pixels_gives_a_video(size: tuple[int, int]) -> None:
     few_masks = 0.1 + draw.random((2, *size))
     few_pixels = (few_masks * draw.random((2, *size))).sum(0)
     assert solve(few_pixels, few_masks, iterations=2).video.shape == (2, *size)
+
+
+def test_solver_is_accepted_by_its_earlier_name(y, masks) -> None:
+    by_name = sci_stream.reconstruct(y, masks, solver="tv", iterations=2, device="cpu")
+    earlier = sci_stream.reconstruct(y, masks, denoiser="tv", iterations=2, device="cpu")
+    np.testing.assert_array_equal(by_name.video, earlier.video)

@@ -95,6 +95,7 @@ def replay_recording(
     *,
     iterations: int | None = None,
     solver: str | None = None,
+    denoiser: str | None = None,
     weights: str | Path | None = None,
     calibration: str | Path | None = None,
     device: str = "auto",
@@ -115,6 +116,8 @@ def replay_recording(
     iterations, solver, weights
         Of every snapshot; by default as recorded: the result then equals the recorded video within
         float16 rounding.
+    denoiser
+        The earlier name of ``solver``.
     calibration
         A better calibration than the recorded one.
     device
@@ -141,7 +144,7 @@ def replay_recording(
     out, weights, calibration = (
         None if path is None else Path(path) for path in (out, weights, calibration)
     )
-    changes = SolverChanges(solver, weights, iterations)
+    changes = SolverChanges(solver if denoiser is None else denoiser, weights, iterations)
     plan = ReplayPlan(out, changes, calibration, device, first, last, event, resume)
     return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
 
