@@ -126,8 +126,15 @@ class Recording(AbstractContextManager["Recording"]):
                 self.first_seq: int = read_attribute(file, "first_seq", int)
                 self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
                 self._require_fitting()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            missing = missing_bytes(self.path) if self.path.is_file() else 0
+            if missing and isinstance(error, FileFormatError):
+                raise FileFormatError(
+                    f"{self.path} cannot be read: {missing} bytes are missing at its end",
+                    got=error,
+                    hint="Take it from another copy.",
+                ) from error
             raise
 
     def _require_fitting(self) -> None:

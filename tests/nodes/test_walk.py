@@ -28,6 +28,7 @@ BESIDE_THE_WAY = {
         "nodes/acquire/trigger_monitor",
         "nodes/reconstruct/calibration_watch",
         "calibration/monitor",
+        "calibration/baseline",
     ),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
     *("transport/pubsub", "delivery/reorder_buffer"),  # display

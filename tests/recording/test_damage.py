@@ -113,15 +113,24 @@ def test_changed_digit_of_the_ledger_makes_it_unknown(tmp_path: Path, series: Se
 def test_cut_copy_says_how_many_bytes_it_lacks(tmp_path: Path, series: Series) -> None:
     path = tmp_path / "run.h5"
     content = written(path, series)
-    path.write_bytes(content[:-1000])
+    path.write_bytes(content[:-100])
     recording = inspect_recording(path)
     assert recording.figures["state"] == "damaged"
-    assert recording.figures["segments"][0]["missing"] == 1000
+    assert recording.figures["segments"][0]["missing"] == 100
     printed = CliRunner().invoke(app, ["inspect", str(path)])
-    assert "run.h5: 1000 bytes are missing at its end" in printed.stdout
+    assert "run.h5: 100 bytes are missing at its end" in printed.stdout
     assert isinstance(printed.exception, FileFormatError)
-    with pytest.raises(FileFormatError, match="1000 bytes are missing"):
+    with pytest.raises(FileFormatError, match="100 bytes are missing"):
         repair_recording(path)
+
+
+def test_copy_cut_within_its_rows_says_how_many_it_lacks(tmp_path: Path, series: Series) -> None:
+    path = tmp_path / "run.h5"
+    content = written(path, series)
+    path.write_bytes(content[:-1000])
+    for read in (inspect_recording, repair_recording, Recording):
+        with pytest.raises(FileFormatError, match="1000 bytes are missing"):
+            read(path)
 
 
 def test_inspect_verifies_all_and_lists_the_damage(tmp_path: Path, series: Series) -> None:

@@ -98,7 +98,7 @@ def test_recording_may_not_import_a_module(
     )
     with pytest.raises(
         ConfigError,
-        match=r"imported from modules; got sleeping_denoiser:Sleeping.*--solver sleep",
+        match=r"run code of their own; got sleeping_denoiser:Sleeping.*--solver sleep",
     ):
         sci_stream.replay(source, device="cpu")
     assert "sleeping_denoiser" not in sys.modules
