@@ -7,6 +7,7 @@ import json
 import runpy
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,8 @@ class TestPushCamera(CameraContract):
         number = 0
         with contextlib.closing(Program(self._address, zmq.DEALER)) as program:
             while not self._ended.wait(0.002):
-                program.send_frame(number, pixels(0))
+                now = {"frame": number, "time_ns": time.monotonic_ns()}
+                program.send(json.dumps(now).encode(), pixels(0).tobytes())
                 number += 1
 
     def make(self) -> PushCamera:
