@@ -1,4 +1,4 @@
-"""What a plug-in imports: interfaces of cameras, modulators, denoisers, networks and analyses, and
+"""Names for plug-ins: interfaces of cameras, modulators, denoisers, networks and analyses, and
 their values.
 
 Errors are in `sci_stream.errors`. Suites that test a plug-in are in `sci_stream_testing`.

@@ -88,7 +88,7 @@ COLUMNS = (
     Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
 
-# What a row says of the masks and the data, on which the outcome of a solve was decided.
+# Columns with the state of the masks and the data, from which the outcome of a solve follows.
 EVIDENCE = ("defects", *(column.name for _, column in HEALTH_QUANTITIES))
 
 _BY_NAME = {column.name: column for column in COLUMNS}

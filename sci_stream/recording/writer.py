@@ -292,7 +292,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         return True
 
     def write_evidence(self, seq: int, row: Mapping[str, Any]) -> None:
-        """Write what a row of another recording says of the masks: a replay repeats its decision.
+        """Copy the state of the masks from a row of another recording, which a replay repeats.
 
         Raises as `write_raw`.
         """
