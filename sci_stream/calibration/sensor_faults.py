@@ -6,6 +6,8 @@ moves on and the sensor does not.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from typing import NamedTuple
 
@@ -20,14 +22,16 @@ from sci_stream.optics.calibration import Calibration
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
 # The middle of the sensor suffices, and costs little.
 _MAX_PX = 384
-_LOOKS, _FEWEST = 10, 5
+_LOOKS, _FEWEST = 7, 6
+# A look is followed by so many times its duration without one: it takes 5 % of the time at most.
+_PAUSES = 20
 _TINY = 1e-6
 
 # Strips along each side. The two of one tap have lost contrast of the masks by more than the least
 # drop: at least 0.046 with an offset of 60 DN, at most 0.017 of right ones. The other two agree,
 # and the offsets of both strips differ by no more than a factor.
 _STRIPS = 4
-_LEAST_DROP, _AGREE, _LIKENESS = 0.03, 0.5, 0.4
+_LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.03, 0.5, 0.4, 0.3
 
 # Cells of one colour cell each. They show lag where the scene changed from one snapshot to the
 # next, in units of white, and then stands still: it varies by these shares of the change.
@@ -45,10 +49,10 @@ _LEAST_LAG, _MAX_LAG = 0.06, 0.5
 # gains of the pixels, and texture of one surface in another light, which is not everywhere.
 _STILL_PIXEL, _CHANGED, _DARK, _OUTLIER = 0.04, 0.2, 0.05, 0.5
 # So blocks decide that have so many pixels over all pairs of snapshots, and so many of them. Gains
-# of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most; in scenes with more
-# differences than the last, nothing shows.
+# of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene as
+# 8 %: there, all differences were larger than the last bound, or these a fifth of them in square.
 _BLOCK_PX, _BLOCK_PIXELS, _FEWEST_BLOCKS = 16, 64, 10
-_LEAST_GAINS, _MAX_DIFFERENCES = 0.028, 0.12
+_LEAST_GAINS, _LEAST_SHARE, _MAX_DIFFERENCES = 0.028, 0.25, 0.1
 
 
 class _Look(NamedTuple):
@@ -65,10 +69,15 @@ class _Look(NamedTuple):
 
 
 class SensorFaults:
-    """Compare snapshots of one calibration and their videos."""
+    """Compare snapshots of one calibration and their videos.
 
-    def __init__(self, calibration: Calibration) -> None:
+    ``paced``: look at pixels and halves in a twentieth of the time. Results then depend on the
+    clock.
+    """
+
+    def __init__(self, calibration: Calibration, *, paced: bool = True) -> None:
         self._calibration = calibration
+        self._pauses = _PAUSES if paced else 0
         height, width = calibration.shape
         rows, columns = (_middle(size) for size in (height, width))
         self._window = (..., rows, columns)
@@ -79,14 +88,31 @@ class SensorFaults:
         self._looks = deque[_Look](maxlen=_LOOKS)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
+        self._look_at_s = -math.inf
+        self.defects: list[Defect] = []
+        """What the snapshots show; nothing if the sensor is as calibrated."""
 
     def forget(self) -> None:
         """Forget all snapshots."""
         for known in (self._pictures, self._lags, self._looks, self._pairs):
             known.clear()
+        self.defects = []
 
-    def see(self, snapshot: Snapshot, video: Array) -> None:
-        """Add each snapshot and its video, (B, H, W): lag shows in consecutive ones."""
+    def add(self, snapshot: Snapshot, video: Array) -> bool:
+        """Add each snapshot and its video, (B, H, W); return whether its faults are others now."""
+        before = self.defects
+        self._see(snapshot, video)
+        began_s = time.monotonic()
+        if began_s >= self._look_at_s:
+            self._look(snapshot.counts, video)
+            ended_s = time.monotonic()
+            self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
+        # An offset of one half shows as gains of its pixels, too.
+        self.defects = self._taps() or [*self._lag(), *self._gains()]
+        return [one.name for one in self.defects] != [one.name for one in before]
+
+    def _see(self, snapshot: Snapshot, video: Array) -> None:
+        """Compare consecutive snapshots, which show lag."""
         cells = _cells(np.asarray(video[self._window], np.float32))
         self._pictures.append((snapshot.id, cells.mean(0), np.ptp(cells, 0)))
         if len(self._pictures) < 3:
@@ -107,8 +133,8 @@ class SensorFaults:
             lag = float((change * fading)[shows].sum() / (size[shows] ** 2).sum())
         self._lags.append(lag)
 
-    def look(self, counts: Array, video: Array) -> None:
-        """Add a snapshot, (H, W), and its video, (B, H, W), to compare pixels and halves."""
+    def _look(self, counts: Array, video: Array) -> None:
+        """Compare pixels and halves of the sensor."""
         y = self._calibration.measurement(counts)[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
@@ -120,20 +146,15 @@ class SensorFaults:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
         self._looks.append(now)
 
-    def defects(self) -> list[Defect]:
-        """Return what the snapshots show, none if the sensor is as calibrated."""
-        # An offset of one half shows as gains of its pixels, too.
-        return self._taps() or [*self._lag(), *self._gains()]
-
     def _taps(self) -> list[Defect]:
         if len(self._looks) < _FEWEST:
             return []
-        contrast = np.median([look.contrast for look in self._looks], 0)
-        level = np.median([look.level for look in self._looks], 0)
+        contrast = np.stack([look.contrast for look in self._looks], 1)
+        level = np.stack([look.level for look in self._looks], 1)
         sides = (("left", "right"), ("upper", "lower"))
         for along, names in enumerate(sides):
             for name, order in zip(names, (slice(None), slice(None, None, -1)), strict=True):
-                offset = _offset(contrast[along][order], level[along][order])
+                offset = _offset(contrast[along][:, order], level[along][:, order])
                 if not offset:
                     continue
                 offset_dn = offset * self._calibration.full_scale_dn
@@ -168,7 +189,8 @@ class SensorFaults:
             return []
         low, middle = np.quantile(common[shows] / pixels[shows], (0.25, 0.5))
         differences = np.quantile(squares[shows] / pixels[shows], 0.25)
-        if low < 0 or middle < _LEAST_GAINS**2 or differences > _MAX_DIFFERENCES**2:
+        least = max(_LEAST_GAINS**2, _LEAST_SHARE * differences)
+        if low < 0 or middle < least or differences > _MAX_DIFFERENCES**2:
             return []
         spread = float(np.sqrt(middle))
         text = (
@@ -226,10 +248,20 @@ def _common(a: _Look, b: _Look) -> F64:
 
 
 def _offset(contrast: F64, level: F64) -> float:
-    """Return the offset of the first half of the strips, in units of white; 0 if there is none."""
-    tap, clean = contrast[:2], contrast[2:]
-    drops = clean.mean() - tap
-    if drops.min() < _LEAST_DROP or abs(clean[0] - clean[1]) > _AGREE * drops.mean():
+    """Return the offset of the first half of the strips, (looks, strips), in units of white; 0 if
+    there is none.
+    """
+    clean = contrast[:, 2:]
+    scale = clean.mean(1, keepdims=True)
+    drops = scale - contrast[:, :2]
+    drop = np.median(drops, 0)
+    unlike = float(np.median(np.abs(np.diff(clean))))
+    if drop.min() < _LEAST_DROP or unlike > _AGREE * drop.mean():
         return 0.0
-    offsets = drops / clean.mean() * level[:2]
-    return float(offsets.mean()) if offsets.min() > _LIKENESS * offsets.max() else 0.0
+    offsets = drops / scale * level[:, :2]
+    of_strips = np.median(offsets, 0)
+    of_looks = offsets.mean(1)
+    offset = float(np.median(of_looks))
+    if of_strips.min() < _LIKENESS * of_strips.max() or of_looks.std() > _STEADY * offset:
+        return 0.0
+    return offset

@@ -240,8 +240,8 @@ class GuardedSolver:
         if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
             self._baseline.note(health)
             # The corrections follow what they can follow of a fault of the sensor.
-            others = [*changes(self.correction), *self._baseline.defects(health)]
-            noticed += self._sensor.defects() or others
+            masks_or_light = [*changes(self.correction), *self._baseline.defects(health)]
+            noticed += self._sensor.defects or masks_or_light
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -305,13 +305,12 @@ class GuardedSolver:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
-        if self._guard.live:
-            self._sensor.see(snapshot, video)
+        if self._guard.live and self._sensor.add(snapshot, video):
+            monitor.look_now()
         if health is None:
             return None
         if self._guard.live:
             self._defective = self._pixels.add(snapshot.counts, video)
-            self._sensor.look(snapshot.counts, video)
         self._assess(health)
         return self.health
 

@@ -43,7 +43,7 @@ def with_gains(counts: Array, _before: Array) -> Array:
 
 def names(rig: Rig, fault: Fault) -> list[str]:
     """Return the names of what snapshots and their true frames show."""
-    sensor = SensorFaults(rig.calibration)
+    sensor = SensorFaults(rig.calibration, paced=False)
     dark = rig.calibration.dark
     before = np.zeros(rig.calibration.shape)
     frames_before = np.zeros(rig.calibration.phi.shape, np.float32)
@@ -57,9 +57,8 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
         before = light
         frames_before = frames
-        sensor.see(snapshot, video)
-        sensor.look(counts, video)
-    return [defect.name for defect in sensor.defects()]
+        sensor.add(dataclasses.replace(snapshot, counts=counts), video)
+    return [defect.name for defect in sensor.defects]
 
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])
