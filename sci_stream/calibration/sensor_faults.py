@@ -61,7 +61,7 @@ class _Look(NamedTuple):
     picture: F32
     is_still: Flags
     rest: F32
-    """Of y, relative to what the frames of the neighbours would make."""
+    """Deviation of y from the value by the frames of the neighbours, relative to that value."""
     contrast: F64
     """(2, strips): of columns and of rows."""
     level: F64
@@ -90,7 +90,7 @@ class SensorFaults:
         self._pairs = deque[F64](maxlen=_LOOKS)
         self._look_at_s = -math.inf
         self.defects: list[Defect] = []
-        """What the snapshots show; nothing if the sensor is as calibrated."""
+        """The faults that the snapshots show; empty if the sensor is as calibrated."""
 
     def forget(self) -> None:
         """Forget all snapshots."""
