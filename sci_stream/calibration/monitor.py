@@ -222,6 +222,9 @@ class CalibrationMonitor:
             valid &= snapshot.counts < self._calibration.saturation_dn
         if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
             valid[:] = False  # the same everywhere behind any masks: saturated
+        if snapshot.counts.min() == 0:
+            # Where no light falls, half of the noise is cut off, which looks like a black level.
+            valid &= ~self._calibration.blind
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
         if self._geometry is not None:

@@ -63,7 +63,7 @@ _FINISHED = "finished"
 _OFFERED = {
     AcquirePhase.STANDBY: ("start_series",),
     AcquirePhase.WAITING: ("next_series", "stop_series"),
-    AcquirePhase.RUNNING: ("next_series", "stop_series"),
+    AcquirePhase.RUNNING: ("next_series", "stop_series", "advance_masks"),
 }
 
 
@@ -130,7 +130,7 @@ class AcquireNode:
             read_timeout_s=rig.camera.read_timeout_s,
         )
         self._camera = camera
-        self._actions = dict(actions or {})
+        self._actions = {**(actions or {}), **camera.actions}
         self._controls = ControlHandler(
             "acquire", self._link.connection.send, self._reader.change, self._actions
         )
