@@ -1,4 +1,4 @@
-"""Study what the guarded solve finds in data that is right: nothing, if it is as it should be.
+"""Study findings of the guarded solve in data that is right: there should be none.
 
 ``python lab/research/right_data.py PART… [--first N] [--every K]`` solves every K-th case of each
 part from the N-th on, and prints each case with a defect, or with a correction that changes the
@@ -17,7 +17,6 @@ SCI_STREAM_DATA names the data; scenes that are not there are left out.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import queue
 import time
@@ -31,7 +30,6 @@ import torch
 import sci_stream
 from sci_stream.calibration.diagnosis import diagnose
 from sci_stream.config import ReconstructSection
-from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_thread import Solved, SolverThread
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection

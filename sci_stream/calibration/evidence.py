@@ -558,8 +558,13 @@ def _orientation(
         turned = np.stack([repair(mask) for mask in masks])
         return _inverted(turned) if sign < 0 else turned
 
-    text = f"the masks fit y {name} (correlation {best:.2f}, as they are {fit:.2f}): pass {remedy}"
+    text = f"the masks {fit_words(name, best, fit)}: pass {remedy}"
     return [Defect("mask_orientation", text, fatal=True, repair=repaired)]
+
+
+def fit_words(turned: str, fit: float, as_given: float) -> str:
+    """Return in which orientation masks fit y, with both correlations."""
+    return f"fit y {turned} (correlation {fit:.2f}, as they are {as_given:.2f})"
 
 
 def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:

@@ -24,6 +24,7 @@ from sci_stream.files.arrays import (
     read_contents,
     size_of,
 )
+from sci_stream.files.colour_truth import colour_views, in_colour
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import fit_white, white_level
@@ -154,7 +155,8 @@ def load_measurement(
 
 COLOURS = (
     "the three snapshots differ in brightness alone, and were taken as moments: are they red, "
-    "green and blue? Then solve each by itself (sci-stream solve --channels)"
+    "green and blue? Then solve each by itself: reconstruct(y[0], …), or sci-stream solve "
+    "--channels"
 )
 # Moments of a scene that moves correlate less; moments of one that does not have equal means.
 _MIN_CORRELATION = 0.9
@@ -219,7 +221,7 @@ class _Scene:
         fitting = []
         for candidate in candidates:
             try:
-                true = self._true_frames(candidate)
+                true = self._as_seen(candidate.name, candidate.load())
                 if not is_required and is_weak(candidate.name):
                     self._require_explanation(true)
                 fitting.append(true)
@@ -237,10 +239,27 @@ class _Scene:
         notes += best.notes
         return best
 
-    def _true_frames(self, candidate: Candidate) -> _TrueFrames:
+    def _as_seen(self, name: str, frames: Array) -> _TrueFrames:
+        """Return the frames of an array; of frames in colour, the view that explains y best.
+
+        Raises `InputError` if they do not fit.
+        """
+        rgb = in_colour(frames, self._phi.shape[1:])
+        if rgb is None or len(rgb) % len(self.used):
+            return self._true_frames(name, frames)
+        views = []
+        for what, view in colour_views(rgb, len(self.used)):
+            if len(view) <= len(self.y) * len(self.used):
+                true = self._true_frames(name, view)
+                note = f"{name} is in colour, and taken as {what}"
+                views.append(replace(true, notes=(note, *true.notes)))
+        if not views:
+            return self._true_frames(name, frames)
+        return min(views, key=self._misfit)
+
+    def _true_frames(self, name: str, frames: Array) -> _TrueFrames:
         """Return the frames of an array. Raises `InputError` if they do not fit."""
         notes: list[str] = []
-        frames = candidate.load()
         size = self._phi.shape[1:]
         if frames.ndim <= 3:
             what = f"true frames of {self._path.name}"
@@ -266,7 +285,7 @@ class _Scene:
         if not np.isfinite(frames).all():
             raise InputError(f"The true frames of {self._path} have NaN or infinite values")
         white_level(frames)
-        return _TrueFrames(candidate.name, frames, used, tuple(notes))
+        return _TrueFrames(name, frames, used, tuple(notes))
 
     def _require_explanation(self, true: _TrueFrames) -> None:
         """Raise `InputError` if frames explain y in neither order."""
