@@ -317,7 +317,8 @@ def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tupl
     gram = parts @ parts.T
     gram += 1e-6 * np.trace(gram) * np.eye(len(gram)) / len(gram)
     shares = np.linalg.solve(gram, parts @ target)
-    errors = np.sqrt(np.mean((target - shares @ parts) ** 2) * np.diag(np.linalg.inv(gram)))
+    rest = target - shares @ parts
+    errors = np.sqrt(np.mean(rest**2) * np.diag(np.linalg.inv(gram))) * _alike(rest * parts)
     absent = (shares < _ABSENT_SHARE) & (shares + _SURE * errors < _PRESENT_SHARE)
     present = np.flatnonzero(~absent)
     return (int(present[0]), int(present[-1]) + 1) if len(present) else (0, len(phi))
@@ -413,6 +414,9 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         dark = (value < _DARK * expected) & (here * _BEYOND < low)
         few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
         singles[rows, columns] = bright & (excess > _STUCK * few)
+        # At the border, the surroundings of a dark object are out of sight.
+        last_row, last_column = np.array(y.shape) - 1
+        dark &= (rows % last_row > 0) & (columns % last_column > 0)
         singles[rows, columns] |= dark & (excess < _DEAD)
     # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
     stuck = singles
@@ -638,7 +642,18 @@ def _slope(z: F64, x: F64, t: F64) -> tuple[float, float]:
     """Return the slope of z over x, by their means weighted by t, and its standard error."""
     power = max(float((t * x).sum()), 1e-300)
     slope = float((t * z).sum()) / power
-    return slope, float(np.sqrt(np.sum((t * (z - slope * x)) ** 2))) / power
+    rest = t * (z - slope * x)
+    return slope, float(np.linalg.norm(rest) * _alike(rest)) / power
+
+
+def _alike(values: F64) -> F64:
+    """Return by how much larger the error of a sum is than that of independent values.
+
+    Errors of neighbours in a row, and in a column, are alike behind blurred masks.
+    """
+    shared = (values[..., 1:] * values[..., :-1]).sum(-1)
+    likeness = np.clip(shared / np.square(values).sum(-1), 0.0, 0.9)
+    return np.asarray((1 + likeness) / (1 - likeness))
 
 
 def _saturation(y: F64, light: F64) -> list[Defect]:
