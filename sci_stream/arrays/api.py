@@ -251,10 +251,17 @@ def reconstruct(
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
-    if denoiser is not None:
-        solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations,
+        denoiser or solver,
+        weights,
+        sigmas,
+        device,
+        noise,
+        white,
+        bayer,
+        check_masks,
+        on_mismatch,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)
@@ -321,10 +328,17 @@ def reconstruct_stream(
     >>> for result in results:  # doctest: +SKIP
     ...     show(result.video)
     """
-    if denoiser is not None:
-        solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations,
+        denoiser or solver,
+        weights,
+        sigmas,
+        device,
+        noise,
+        white,
+        bayer,
+        check_masks,
+        on_mismatch,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)

@@ -22,12 +22,9 @@ def as_series(y: Array) -> Array:
     InputError
         If it has another shape, or is empty.
     """
-    if y.ndim > 3:  # (N, 1, H, W), as networks take pictures
-        y = (
-            y.reshape(y.shape[0], *y.squeeze().shape[-2:])
-            if y.size == y.shape[0] * np.prod(y.shape[-2:])
-            else y
-        )
+    if y.ndim > 3 and y.size == y.shape[0] * np.prod(y.shape[-2:]):
+        # (N, 1, H, W), as networks take pictures
+        y = y.reshape(y.shape[0], *y.shape[-2:])
     if y.ndim not in (2, 3) or 0 in y.shape:
         raise InputError(
             "y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape

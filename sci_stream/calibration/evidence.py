@@ -209,8 +209,7 @@ def _corrected(calibration: Calibration, correction: MaskCorrection) -> Calibrat
 def _valid_measurement(counts: Array, calibration: Calibration) -> F64:
     """Return y, (H, W), NaN at the bad pixels of the calibration."""
     y = calibration.measurement(counts).astype(np.float64)
-    if calibration.bad_pixels is not None:
-        y[calibration.bad_pixels] = np.nan
+    y[~calibration.good] = np.nan
     return y
 
 
@@ -328,7 +327,7 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     """Return whether true frames, (n, B, H, W), explain counts y, (n, H, W), badly, or better in
     another order.
     """
-    good = 1.0 if calibration.bad_pixels is None else ~calibration.bad_pixels
+    good = calibration.good
     y, phi, misfits = good * (y - calibration.dark), good * calibration.phi, {}
     for name, order in {
         "masks[::-1]": np.arange(len(phi))[::-1],

@@ -100,7 +100,7 @@ class MaskOrderDetector:
         """The last video, as `thumbnails`."""
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
-        self._motions = deque[float](maxlen=_PAIRS_KEPT)
+        self._motions = deque[float](maxlen=4 * _PAIRS_KEPT)
         self._cold_starts = self._unusual = 0
         self.first_mask: int | None = None
         """First mask of the last exposure, by the last pair alone; None if that does not show

@@ -60,8 +60,7 @@ class PixelDefects:
         largest = functional.max_pool2d(around, 3, 1, 1)[0, 0].numpy()
         defects = (size >= largest) & (size > _LEAST_SHARE) & (size > _STEADY * spread)
         defects &= size > _STANDS_OUT * _usual_around(size)
-        if self._calibration.bad_pixels is not None:
-            defects &= ~self._calibration.bad_pixels
+        defects &= self._calibration.good
         return defects if _FEW < defects.mean() < _MAX_SHARE else None
 
 

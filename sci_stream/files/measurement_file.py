@@ -24,7 +24,7 @@ from sci_stream.files.arrays import (
     read_contents,
     size_of,
 )
-from sci_stream.files.colour_truth import colour_views, in_colour
+from sci_stream.files.colour_truth import colour_views
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import fit_white, white_level
@@ -169,7 +169,7 @@ def look_like_colours(y: Array) -> bool:
         return False
     values = y.reshape(3, -1).astype(np.float64)
     means = values.mean(1)
-    if means.min() <= 0 or not (values.std(1) > 0).all():
+    if means.min() <= 0 or not values.std(1).all():
         return False
     alike = bool(np.corrcoef(values).min() > _MIN_CORRELATION)
     return alike and means.max() / means.min() > _MIN_RATIO
@@ -226,8 +226,6 @@ class _Scene:
                     self._require_explanation(true)
                 fitting.append(true)
             except InputError as error:
-                if is_required and len(candidates) == 1:
-                    raise
                 notes.append(f"{candidate.name} is left out: {error}")
         if not fitting:
             if is_required:
@@ -244,15 +242,12 @@ class _Scene:
 
         Raises `InputError` if they do not fit.
         """
-        rgb = in_colour(frames, self._phi.shape[1:])
-        if rgb is None or len(rgb) % len(self.used):
-            return self._true_frames(name, frames)
-        views = []
-        for what, view in colour_views(rgb, len(self.used)):
-            if len(view) <= len(self.y) * len(self.used):
-                true = self._true_frames(name, view)
-                note = f"{name} is in colour, and taken as {what}"
-                views.append(replace(true, notes=(note, *true.notes)))
+        used = len(self.used)
+        views = [
+            replace(self._true_frames(name, view), notes=(f"{name} is in colour: taken as {how}",))
+            for how, view in colour_views(frames, used, self._phi.shape[1:])
+            if len(view) <= used * len(self.y)
+        ]
         if not views:
             return self._true_frames(name, frames)
         return min(views, key=self._misfit)

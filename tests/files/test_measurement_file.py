@@ -373,4 +373,4 @@ def test_truth_in_colour_is_taken_as_y_shows_it(
     found = load_measurement(path)
     assert found.truth is not None
     np.testing.assert_allclose(found.truth.reshape(seen.shape), seen, atol=1e-6)
-    assert f"truth is in colour, and taken as {what}" in found.assumed
+    assert f"truth is in colour: taken as {what}" in found.assumed

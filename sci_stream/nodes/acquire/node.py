@@ -560,15 +560,11 @@ class AcquireNode:
         )
 
 
-def _versions(rig: Rig, capabilities: CameraCapabilities) -> dict[str, str]:
-    firmware = {FIRMWARE: capabilities.firmware[:_MAX_FIRMWARE]} if capabilities.firmware else {}
-    return versions() | input_versions(rig) | firmware
-
-
 def series_info(
     name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration
 ) -> SeriesInfo:
     """Return the information about a series at its start."""
+    firmware = {FIRMWARE: capabilities.firmware[:_MAX_FIRMWARE]} if capabilities.firmware else {}
     return SeriesInfo(
         series=name,
         started_ns=unix_ns(),
@@ -585,7 +581,7 @@ def series_info(
         bayer=calibration.bayer or capabilities.bayer,
         frame_period_ns=capabilities.frame_period_ns,
         rig_toml=rig.to_toml(),
-        versions=_versions(rig, capabilities),
+        versions=versions() | input_versions(rig) | firmware,
         chunks={**capabilities.chunks, FRAME_FAULT: UNIT},
         distortions=" ".join(f"{text}." for text in capabilities.distortions),
     )
