@@ -37,9 +37,6 @@ _CLEAR = 0.9
 # 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8). A lost snapshot
 # makes one. After so many in a row, so many solves start cold to decide.
 _DOUBT, _UNUSUAL, _COLD_STARTS = 2.5, 2, 5
-# A scene that comes to rest has no short path, either, and a lost pulse leaves most of the motion.
-# Variance over time relative to the usual one: 0.17 to 0.27 in a splash that calmed down.
-_AT_REST = 0.3
 # Least RMS change between distant frames, relative to the mean brightness: below it, noise decides
 # the order.
 _MOTION = 0.003
@@ -100,7 +97,6 @@ class MaskOrderDetector:
         """The last video, as `thumbnails`."""
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
-        self._motions = deque[float](maxlen=4 * _PAIRS_KEPT)
         self._cold_starts = self._unusual = 0
         self.first_mask: int | None = None
         """First mask of the last exposure, by the last pair alone; None if that does not show
@@ -138,11 +134,6 @@ class MaskOrderDetector:
         self.first_mask = int(forward.argmin()) if length < _CLEAR else None
         self._cold_starts = max(0, self._cold_starts - 1)
         if before is None:
-            return
-        self._motions.append(float(after.var(0).mean()))
-        if self._motions[-1] < _AT_REST * median(self._motions):
-            self._unusual = 0
-            self.first_mask = None
             return
         if self.first_mask == 0 and self._cold_starts < _COLD_STARTS - 1:
             self._cold_starts = 0  # both solves of the pair began cold, and the order is right
