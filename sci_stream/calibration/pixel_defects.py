@@ -67,8 +67,7 @@ class PixelDefects:
         alike = torch.from_numpy(defects.astype(np.float32))[None]
         share = functional.avg_pool2d(alike, _SQUARE_PX, 1, _SQUARE_PX // 2)[0].numpy()
         defects &= share <= _MAX_OF_SQUARE
-        if self._calibration.bad_pixels is not None:
-            defects &= ~self._calibration.bad_pixels
+        defects &= self._calibration.good
         return defects if _FEW < defects.mean() < _MAX_SHARE else None
 
 
