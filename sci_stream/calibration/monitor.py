@@ -147,8 +147,11 @@ class CalibrationMonitor:
         displacement = replace(self._own.displacement, linear=self._linear)
         return replace(self._own, displacement=displacement).rounded()
 
-    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Process a snapshot of this calibration and its reconstruction, (B, H, W).
+    def check(
+        self, snapshot: Snapshot, video: Array, start: str = "warm"
+    ) -> CalibrationHealth | None:
+        """Process a snapshot of this calibration and its reconstruction, (B, H, W), whose
+        ``start`` had this reason (`sci_stream.recon.initialization.initializer.Initializer`).
 
         Returns
         -------
@@ -156,7 +159,7 @@ class CalibrationMonitor:
         """
         health = self.measure(snapshot)
         del self._measured[snapshot.id]
-        self._check_order(snapshot, video)
+        self._check_order(snapshot, video, start)
         if health is None:
             return None
         order, first_mask = self.order.order
@@ -452,10 +455,11 @@ class CalibrationMonitor:
         self._own = correction
         self._fitter.correct(correction)
 
-    def _check_order(self, snapshot: Snapshot, video: Array) -> None:
+    def _check_order(self, snapshot: Snapshot, video: Array, start: str) -> None:
         """Compare a video with the one before it; look at the masks once their order changes."""
         before = self.order.order
-        self.order.see(video, continues=_continues(snapshot, self._seen))
+        continues = start != "cut" and _continues(snapshot, self._seen)
+        self.order.see(video, continues=continues, is_warm=start == "warm")
         self._seen = snapshot.id
         if self.order.order not in (before, (UNKNOWN, 0)):
             self.look_now()
