@@ -8,7 +8,14 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream.calibration.evidence import Defect, examine, mask_fit, stuck_pixels, truth_defects
+from sci_stream.calibration.evidence import (
+    Defect,
+    examine,
+    inspect,
+    mask_fit,
+    stuck_pixels,
+    truth_defects,
+)
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 
@@ -109,6 +116,29 @@ def test_black_level_subtracted_twice_is_no_right_data(y: Array, masks: Array) -
 
 def test_saturation_is_named(y: Array, masks: Array) -> None:
     assert names(examine(np.minimum(y, np.quantile(y, 0.9)), masks)) == ["saturation"]
+
+
+@pytest.mark.parametrize("saturation_dn", [None, 4095.0])
+@pytest.mark.parametrize("factor", [1, 4, 16, 0.25, 0.0625])
+def test_counts_of_another_scale_are_named_with_the_factor(
+    y: Array, masks: Array, saturation_dn: float | None, factor: float
+) -> None:
+    white_dn = 3000 / y.max()
+    calibration = Calibration(
+        masks.astype(np.float32), full_scale_dn=white_dn, saturation_dn=saturation_dn
+    )
+    counts = np.round(y * white_dn) * factor
+    found = [one for one in inspect(counts, calibration) if one.name == "scale"]
+    assert len(found) == (factor != 1)
+    assert all(f"pass y * {1 / factor:.6g}," in one.text for one in found)
+
+
+def test_dim_scene_has_the_scale_of_its_calibration(y: Array, masks: Array) -> None:
+    white_dn = 3000 / y.max()
+    calibration = Calibration(masks.astype(np.float32), full_scale_dn=white_dn, bit_depth=12)
+    dim = np.round(y.clip(0) * white_dn / 16)
+    assert "scale" not in names(inspect(dim.astype(np.uint16), calibration))
+    assert "scale" in names(inspect(dim.astype(np.uint8), calibration)), "8 bits of 12"
 
 
 def test_jpeg_is_named(y: Array, masks: Array) -> None:
