@@ -498,6 +498,28 @@ def _modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64
     )
 
 
+def local_contrast(y: Array, phi: Array, bayer: BayerPhase | None, strips: int) -> tuple[F64, F64]:
+    """Return the slope of the modulation of y, (H, W), over that of the light of all masks,
+    (B, H, W), and the mean of y: (2, strips) each, of strips of columns and of rows.
+
+    The slope is 1 behind right masks, and less where y has light that no mask codes.
+    """
+    y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
+    valid = np.isfinite(y)
+    r, level, usable = _modulation(np.where(valid, y, 0.0), valid, bayer)
+    t, _, lit = _modulation(light, valid, bayer)
+    weight = np.where(usable & lit, level**2, 0.0)
+    slopes, levels = [], []
+    for axis in (1, 0):
+        common, light_alone, levels_of = (
+            np.array([part.sum() for part in np.array_split(image, strips, axis)])
+            for image in (weight * r * t, weight * t * t, level)
+        )
+        slopes.append(common / np.maximum(light_alone, 1e-12))
+        levels.append(levels_of * strips / level.size)
+    return np.array(slopes), np.array(levels)
+
+
 def _local_mean(image: F64, bayer: BayerPhase | None) -> F64:
     if bayer is None:
         return _blurred(_blurred(image, _BLUR_PX).T, _BLUR_PX).T

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.sensor_faults import ring_mean
 from sci_stream.model import F32, Array, Flags
 from sci_stream.optics.calibration import Calibration
 
@@ -47,7 +48,7 @@ class PixelDefects:
         if min(counts.shape) <= 2 * self._step * _AROUND_PX:
             return None
         y = self._calibration.measurement(counts)
-        frames = _ring_mean(np.asarray(video, np.float32), self._step)
+        frames = ring_mean(np.asarray(video, np.float32), self._step)
         rest = y - np.einsum("bhw,bhw->hw", self._calibration.phi, frames)
         self._rests.append(rest / max(float(y.mean()), _TINY))
         if len(self._rests) < _FEWEST:
@@ -74,14 +75,6 @@ def defects_of(pixels: Flags | None) -> list[Defect]:
         "snapshot: left out; calibrate again at the temperature of the run"
     )
     return [Defect("warm_pixels", text, corrected=True)]
-
-
-def _ring_mean(frames: F32, step: int) -> F32:
-    """Return the mean of the eight neighbours of one colour, (B, H, W)."""
-    kernel = torch.full((1, 1, 3, 3), 1 / 8)
-    kernel[0, 0, 1, 1] = 0
-    padded = functional.pad(torch.from_numpy(frames).unsqueeze(1), (step,) * 4, mode="reflect")
-    return np.asarray(functional.conv2d(padded, kernel, dilation=step)[:, 0].numpy())
 
 
 def _usual_around(image: F32) -> F32:

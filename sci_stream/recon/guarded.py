@@ -26,6 +26,7 @@ from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stu
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
@@ -124,6 +125,7 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
         self._pixels = PixelDefects(engine.calibration)
+        self._sensor = SensorFaults(engine.calibration)
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
         self._inspect_at_s = 0.0
@@ -239,7 +241,9 @@ class GuardedSolver:
             noticed += defects_of(self._defective)
         if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
             self._baseline.note(health)
-            noticed += [*changes(self.correction), *self._baseline.defects(health)]
+            # The corrections follow what they can follow of a fault of the sensor.
+            masks_or_light = [*changes(self.correction), *self._baseline.defects(health)]
+            noticed += self._sensor.defects or masks_or_light
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -298,10 +302,13 @@ class GuardedSolver:
             if change == "step":
                 monitor.begin_anew()
                 self._pixels.forget()
+                self._sensor.forget()
             elif change:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
+        if self._guard.live and self._sensor.add(snapshot, video):
+            monitor.look_now()
         if health is None:
             return None
         if self._guard.live:
