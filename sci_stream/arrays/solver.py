@@ -144,9 +144,8 @@ class ArraySolver:
         self._found.setdefault("invalid_pixels", Defect("invalid_pixels", text, corrected=True))
         if self._solver is not None:
             return  # the engine leaves out NaN
-        bad = self.calibration.bad_pixels
-        both = invalid if bad is None else bad | invalid
-        self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
+        bad = invalid | ~self.calibration.good
+        self.calibration = dataclasses.replace(self.calibration, bad_pixels=bad)
 
     def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
         """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of
@@ -156,7 +155,7 @@ class ArraySolver:
         ``"snapshot"``.
         """
         masks = self.calibration.phi.shape
-        require_fit(y if isinstance(y, np.ndarray) and len(y) > 1 else y[0], masks)
+        require_fit(y[0], masks)
         self._series = y, seqs
         self._truth = None if truth is None else true_frames(truth, len(y), masks)
         # Where the scale is known, a long recording is not read for it.
@@ -171,16 +170,14 @@ class ArraySolver:
     def start(self, y: Array, truth: Array | None) -> None:
         """Pair the masks with the first snapshots, (N, H, W), find their scale, make the engine."""
         checks = self._options.check_masks
-        stuck = np.zeros(self.calibration.shape, np.bool_)
         if checks and not self._measured_masks:
             self.calibration, defects = paired(y[0], self.calibration)
             self._found |= {defect.name: defect for defect in defects}
         if not self.white:
+            phi = self.calibration.phi * self.calibration.good
             if checks:
-                stuck = stuck_in(y[0], self.calibration)
-            if self.calibration.bad_pixels is not None:
-                stuck = stuck | self.calibration.bad_pixels
-            self.white = estimated_white(y, self.calibration.phi * ~stuck, truth, self._masks_max)
+                phi = phi * ~stuck_in(y[0], self.calibration)
+            self.white = estimated_white(y, phi, truth, self._masks_max)
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
         if checks and truth is not None and len(truth):
             for defect in truth_defects(y[: len(truth)], self.calibration, truth):

@@ -27,6 +27,9 @@ _LEAST_SHARE, _STANDS_OUT, _STEADY = 0.06, 6.0, 3.0
 # pixels show in each snapshot. More are another fault.
 _FEW, _MAX_SHARE = 0.002, 0.03
 _AROUND_PX = 7
+# Defects are spread. Letters on a bursting balloon looked like defects, and filled a sixth of such
+# a square; 1 % of defects exceed the share in one square of a thousand.
+_SQUARE_PX, _MAX_OF_SQUARE = 15, 0.04
 _MAD = 1.4826
 _TINY = 1e-6
 
@@ -61,8 +64,10 @@ class PixelDefects:
         largest = functional.max_pool2d(around, 3, 1, 1)[0, 0].numpy()
         defects = (size >= largest) & (size > _LEAST_SHARE) & (size > _STEADY * spread)
         defects &= size > _STANDS_OUT * _usual_around(size)
-        if self._calibration.bad_pixels is not None:
-            defects &= ~self._calibration.bad_pixels
+        alike = torch.from_numpy(defects.astype(np.float32))[None]
+        share = functional.avg_pool2d(alike, _SQUARE_PX, 1, _SQUARE_PX // 2)[0].numpy()
+        defects &= share <= _MAX_OF_SQUARE
+        defects &= self._calibration.good
         return defects if _FEW < defects.mean() < _MAX_SHARE else None
 
 

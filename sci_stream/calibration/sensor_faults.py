@@ -28,10 +28,10 @@ _PAUSES = 20
 _TINY = 1e-6
 
 # Strips along each side. The two of one tap have lost contrast of the masks by more than the least
-# drop: at least 0.046 with an offset of 60 DN, at most 0.017 of right ones. The other two agree,
-# and the offsets of both strips differ by no more than a factor.
+# drop: by 0.045 to 0.08 with an offset of 60 DN; right ones by up to 0.04 behind one scene of 40.
+# The other two agree, and the offsets differ little from strip to strip and from look to look.
 _STRIPS = 4
-_LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.03, 0.5, 0.4, 0.3
+_LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.042, 0.5, 0.4, 0.3
 
 # Cells of one colour cell each. They show lag where the scene changed from one snapshot to the
 # next, in units of white, and then stands still: it varies by these shares of the change.

@@ -65,8 +65,7 @@ class MaskStack:
             )
         phi = self.planes(phi)
         good = ~invalid_pixels(correction.displacement, calibration.shape)
-        if calibration.bad_pixels is not None:
-            good &= torch.from_numpy(~calibration.bad_pixels)
+        good &= torch.from_numpy(calibration.good)
         r_inv = inverse_gram(gram_diag(phi), self.planes(good.to(self._device)))
         fresh = phi, r_inv, LmmseEstimator(phi, r_inv, calibration.fineness), coded_windows(phi)
         if turns == self.turns:

@@ -28,7 +28,7 @@ def right(counts: Array, _before: Array) -> Array:
 
 def with_taps(counts: Array, _before: Array) -> Array:
     offset = np.zeros(counts.shape[1])
-    offset[: len(offset) // 2] = 60
+    offset[: len(offset) // 2] = 80
     return counts + offset
 
 
