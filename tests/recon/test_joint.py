@@ -11,7 +11,7 @@ import torch
 
 import sci_stream
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.optics.mask_errors import NO_CORRECTION
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection, MaskError
 from sci_stream.recon import joint
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import named_prior
@@ -77,6 +77,19 @@ def test_reports_of_a_joint_solve_are_of_its_video(moving: Film) -> None:
         assert report.psnr_db == pytest.approx(float(np.mean(-10 * np.log10(error))), abs=0.01)
         expected = np.linalg.norm(residual) / np.linalg.norm(measured)
         assert report.residual == pytest.approx(float(expected), rel=0.05)
+
+
+def test_mosaics_and_masks_of_several_frames_are_joined() -> None:
+    one = film("fast", 2, bayer="RGGB")
+    solving = solver(one)
+    dwells = (MaskError(gain=1.0), *[MaskError()] * 7)
+    solving.engine.correct_masks(MaskCorrection(masks=dwells))
+    single = [(snapshot, solving.solve(snapshot)) for snapshot in one.snapshots]
+    result = list(jointly(iter(single)))
+    assert changed(single, result) == [True, True]
+    assert [delivered.video.shape for _, delivered in result] == [(8, 64, 64)] * 2
+    for (_, before), (_, after) in zip(single, result, strict=True):
+        assert after.report.residual < before.report.residual + 0.01
 
 
 def test_lost_snapshot_breaks_a_window(moving: Film) -> None:
