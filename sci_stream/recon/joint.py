@@ -20,7 +20,7 @@ from sci_stream.recon.guarded import Delivered
 
 Solved = tuple[Snapshot, Delivered]
 
-# Pixels of all frames of a window: about 3 GB with the shipped stages.
+# Pixels of all frames of a window: about 2.5 GB with the shipped stages.
 _MAX_PIXELS = 2**25
 # Snapshots of a block, which is fewer than a resumed replay solves again.
 _MAX_BLOCK = 14
