@@ -180,8 +180,8 @@ def reconstruct(
     ----------
     y
         (H, W), one snapshot, or (N, H, W), consecutive ones, each solved from the video of the one
-        before it where that helps (warm start). NumPy or torch, any real dtype. See ``white`` for
-        its scale.
+        before it where that helps (warm start), and all finished jointly if the solver has trained
+        stages. NumPy or torch, any real dtype. See ``white`` for its scale.
     masks
         (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum.
         Or a `Calibration`, whose dark frame, scale, noise, bad pixels and Bayer phase are then

@@ -30,7 +30,7 @@ from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.engine import Engine, Watch
+from sci_stream.recon.engine import Engine, Tail, Watch
 from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
@@ -87,13 +87,15 @@ class Decision(NamedTuple):
 class Delivered(NamedTuple):
     """Result of a guarded solve.
 
-    ``video`` (B, H, W): the snapshot itself in each frame where ``report.is_withheld``; ``defects``
-    that are known after this snapshot.
+    ``video`` (B, H, W): the snapshot itself in each frame where it is withheld; ``defects``
+    that are known after this snapshot; ``tail`` of the solve, if the engine keeps it and the video
+    is not withheld.
     """
 
     video: Video
     report: SolveReport
     defects: tuple[Defect, ...]
+    tail: Tail | None = None
 
 
 class GuardedSolver:
@@ -332,9 +334,11 @@ class GuardedSolver:
     def _delivered(
         self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
     ) -> Delivered:
+        tail = self.engine.tail
         if withheld:
+            tail = None
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Delivered(video, report, self.defects)
+        return Delivered(video, report, self.defects, tail)
 
 
 def _cause(defect: Defect) -> Defect | None:

@@ -271,7 +271,7 @@ def _measure_set(engine: Engine, footage: Footage, progress: Progress, guard: Gu
 
 def _measure(solver: GuardedSolver, snapshot: Snapshot) -> ShotQuality:
     began_s = time.perf_counter()
-    video, report, _ = solver.solve(snapshot, solver.engine.settings.iterations)
+    video, report, *_ = solver.solve(snapshot, solver.engine.settings.iterations)
     seconds = time.perf_counter() - began_s
     solved = torch.from_numpy(video)
     truth = torch.from_numpy(truth_of(snapshot))
