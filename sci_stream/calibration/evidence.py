@@ -180,7 +180,7 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
     of_8_bits = 2.0 ** (8 - bits)
     if level > _BRIGHTEST or is_divided:
         # The step is the factor if neighbouring counts occur, and not where the scene has few.
-        steps = np.diff(np.unique(counts[valid]))
+        steps = np.diff(np.unique(counts[valid]).astype(np.float64))
         is_unit = steps.min(initial=np.inf) == step != 1
         factor = step if is_unit else 2.0 ** round(math.log2(level / _USUAL))
     elif counts.dtype == np.uint8 and bits > 8 and _NO_LIGHT < level < _BRIGHTEST * of_8_bits:
