@@ -51,8 +51,7 @@ def of_one_size(
             pair = array_choice.paired(y, masks)
             y = pair.y
             masks = pair.masks
-            for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
-                notes += [f"the {what} {note}"] if note else []
+            notes = pair.words()
         size = masks.shape[-2:]
     if truth is not None:
         truth = real_array(truth, "truth")

@@ -164,11 +164,8 @@ def inspect(
 def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | None:
     """Return whether counts, (H, W), are on another scale than the calibration's."""
     valid = np.isfinite(y)
-    if not (calibration.phi * valid).any():
-        return None
-    brightest = float(counts[valid].max())
     saturation = calibration.saturation_dn or math.inf
-    if brightest < _BRIGHTEST * saturation:  # more is on another scale, and counts
+    if counts.max(where=valid, initial=0) < _BRIGHTEST * saturation:  # more is on another scale
         valid &= counts < saturation
     phi = calibration.phi * valid
     if not phi.any():
@@ -198,9 +195,8 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
 def _step(counts: Array) -> float:
     """Return the largest power of two of which all counts are multiples; 1 if `_FINEST` is none."""
     with np.errstate(invalid="ignore"):  # numbers beyond all integers
-        scaled = np.asarray(counts, np.float64) / _FINEST
-        whole = scaled.astype(np.int64)
-    if (whole != scaled).any():
+        whole = (counts / _FINEST).astype(np.int64)
+    if (whole * _FINEST != counts).any():
         return 1.0
     together = int(np.bitwise_or.reduce(whole))
     return (together & -together) * _FINEST

@@ -38,6 +38,11 @@ class Pair:
     masks: Array
     notes: tuple[str, str]
 
+    def words(self, of: str = "") -> list[str]:
+        """Return how the arrays were turned, ``of`` a file."""
+        named = zip(("snapshots", "masks"), self.notes, strict=True)
+        return [f"the {what}{of} {note}" for what, note in named if note]
+
     @property
     def size(self) -> tuple[int, ...]:
         """Height and width."""

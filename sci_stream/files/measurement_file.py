@@ -133,8 +133,7 @@ def load_measurement(
     else:
         sizes = [size for one in truths for size in (one.shape[-2:], one.shape[:2])]
         pair = paired(of_y.load(), of_masks.load(), sizes)
-        for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
-            assumed += [f"the {what} of {path.name} {note}"] if note else []
+        assumed += pair.words(f" of {path.name}")
         y = pair.y
         found_masks = pair.masks
     scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)

@@ -199,6 +199,18 @@ def test_pixels_below_black_are_counted() -> None:
     assert ill.below_black_fraction == pytest.approx(16 / 128, abs=0.001)
 
 
+def test_noise_cut_off_where_no_mask_opens_is_no_black_level() -> None:
+    rig = Rig(width_px=128, height_px=128, n_frames=2, mask="random", bayer="none", scene="fast")
+    frames = rig.snapshot().truth.reshape(2, 128, 128) / 255
+    masks = (np.random.default_rng(1).random(frames.shape) < 0.3).astype(np.float32)
+    calibration = Calibration(masks)
+    noise = 0.02 * np.random.default_rng(2).standard_normal((128, 128))
+    y = ((masks * frames).sum(0) + noise).clip(0).astype(np.float32)
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    monitor.measure(calibration.snapshot("arrays", 0, y))
+    assert monitor.correction.black == 0
+
+
 @pytest.mark.parametrize(
     ("blur_px", "missing_light", "expected"), [(3, 0.0, 1.0), (1, 0.0, 1.0), (1, 0.2, 1.25)]
 )
