@@ -234,19 +234,22 @@ def _places(shape: tuple[int, ...], most: int) -> Tensor:
     return corners + (side.unsqueeze(1) * width + side).reshape(1, -1)
 
 
-def _scene(blocks: _Blocks, gains: Tensor) -> _Fit:
-    """Fit a still plane in each block under this light."""
+def _scene(blocks: _Blocks, gains: Tensor, cut: int = 0) -> _Fit:
+    """Fit a still plane in each block under this light; with a ``cut``, two of them, until this
+    frame and from it on.
+    """
     axis = torch.linspace(-1, 1, _BLOCK_PX)
     v, u = torch.meshgrid(axis, axis, indexing="ij")
     planes = torch.stack((torch.ones_like(u), u, v)).flatten(1)
-    through = torch.einsum("b,nbp->np", gains, blocks.masks)
-    design = through.unsqueeze(-1) * planes.T
+    lit = gains.unsqueeze(1) * blocks.masks
+    parts = (lit[:, :cut], lit[:, cut:]) if cut else (lit,)
+    design = torch.cat([part.sum(1).unsqueeze(-1) * planes.T for part in parts], -1)
     normal = design.mT @ design
     ridge = 1e-5 * normal.diagonal(dim1=-2, dim2=-1).mean(-1) + _TINY
-    factor = torch.linalg.cholesky_ex(normal + ridge.view(-1, 1, 1) * torch.eye(3)).L
+    factor = torch.linalg.cholesky_ex(normal + ridge.view(-1, 1, 1) * torch.eye(design.shape[-1])).L
     scene = torch.cholesky_solve(design.mT @ blocks.y.unsqueeze(-1), factor)
     residual = blocks.y - (design @ scene).squeeze(-1)
-    changes = (blocks.masks * (planes.T @ scene).mT).mT
+    changes = (blocks.masks * (planes.T @ scene[:, :3]).mT).mT
     changes = changes - design @ torch.cholesky_solve(design.mT @ changes, factor)
     variance = residual.square().sum(1) / blocks.valid.sum(1).clamp_min(1.0)
     return _Fit(residual, variance, changes)
@@ -264,7 +267,7 @@ def _scores(blocks: _Blocks, fit: _Fit) -> tuple[Tensor, Tensor]:
 
 
 def _fitted(blocks: _Blocks, start: Tensor, along: Tensor | None = None) -> Tensor:
-    """Return the gains that explain the blocks best, of mean 1; ``along``, (B, k), restricts them."""
+    """Return the gains of mean 1 that explain the blocks best; ``along``, (B, k), restricts them."""
     gains, n_frames = start, len(start)
     free = torch.eye(n_frames, dtype=torch.double) if along is None else along
     for _ in range(_MAX_STEPS):
@@ -329,23 +332,29 @@ def _kernels(n_frames: int, frame_s: float | None) -> list[tuple[F64, float | No
 
 def _gain_elsewhere(blocks: _Blocks, halves: Sequence[Tensor], gains: Tensor) -> float:
     """Return by how much the light that each half of the picture shows explains the other half,
-    more than a scene that fades does.
+    more than a scene that fades and is cut does.
     """
-    trend = torch.linspace(-1, 1, len(gains), dtype=torch.double).unsqueeze(1)
-    fading = _fitted(blocks, torch.ones_like(gains), trend)
+    n_frames = len(gains)
+    even = torch.ones(n_frames)
+    cut = int(gains.diff().abs().argmax()) + 1
+    trend = torch.linspace(-1, 1, n_frames, dtype=torch.double)
+    scene = torch.stack((trend, (torch.arange(n_frames) >= cut).double()), 1)
+    likely = torch.linalg.lstsq(scene, gains.double() - 1).solution
+    fading = (1 + scene @ likely).float().clamp_min(_LEAST_GAIN)
     differences = []
     for half in halves:
         for which in (half, ~half):
-            shown, hidden = blocks.part(which), blocks.part(~which)
-            fade = _fitted(shown, fading, trend)
-            light = _fitted(shown, gains)
-            differences.append(_misfit(hidden, fade) - _misfit(hidden, light))
+            shown = blocks.part(which)
+            hidden = blocks.part(~which)
+            trials = (even, _fitted(shown, fading, scene), _fitted(shown, gains))
+            *others, light = (_misfit(hidden, trial, cut) for trial in trials)
+            differences.append(min(others) - light)
     return float(np.mean(differences))
 
 
-def _misfit(blocks: _Blocks, gains: Tensor) -> float:
-    """Return the mean logarithm of the variance that a light leaves unexplained."""
+def _misfit(blocks: _Blocks, gains: Tensor, cut: int) -> float:
+    """Return the mean logarithm of the variance that a light and a cut leave unexplained."""
     if not blocks.lit.any():
         return 0.0
     floor = _FINEST * blocks.level.mean() + _TINY
-    return float((_scene(blocks, gains).variance[blocks.lit] + floor).log().mean())
+    return float((_scene(blocks, gains, cut).variance[blocks.lit] + floor).log().mean())
