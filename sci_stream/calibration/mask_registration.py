@@ -302,7 +302,7 @@ class MaskFitter:
         return misfits[0] - misfits[1]
 
     def light(self, gains: Sequence[float]) -> None:
-        """Take the masks under this light of each frame; empty for even light. Call `correct` next."""
+        """Take the masks under this light, empty if it is even; call `correct` next."""
         light = self._even.new_tensor(gains or (1.0,)).view(-1, 1, 1)
         self._calibrated = self._even * light
 
