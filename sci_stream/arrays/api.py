@@ -17,6 +17,7 @@ from sci_stream.arrays.solver import (
     AnySolver,
     ArrayOptions,
     ArraySolver,
+    LightChoice,
     OnMismatch,
     Progress,
 )
@@ -170,6 +171,7 @@ def reconstruct(
     bayer: BayerPhase | str | None = None,
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
+    light: LightChoice = "even",
     progress: Progress = lambda _done, _total: None,
 ) -> Reconstructed:
     r"""Recover the B frames behind each coded snapshot, y = Σ_b masks_b ⊙ x_b + noise.
@@ -228,6 +230,9 @@ def reconstruct(
         If the masks explain nothing of y, the truth needs them in another order, or a solve
         diverges: ``"raise"``, or ``"snapshot"`` to return the snapshot itself as every frame, with
         a `MaskMismatchWarning`, as a rig shows it.
+    light
+        ``"even"``: the frames are as bright as in light that does not change within the exposure;
+        ``"as_recorded"``: they flicker as the light did (``report.light_depth``).
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -253,8 +258,9 @@ def reconstruct(
     if denoiser is not None:
         solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
-    )
+        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch,
+        light,
+    )  # fmt: skip
     with plain_torch_state():
         arrays = ArraySolver(masks, options)
         series = arrays.take(y)
@@ -293,6 +299,7 @@ def reconstruct_stream(
     bayer: BayerPhase | str | None = None,
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
+    light: LightChoice = "even",
 ) -> Iterator[Reconstructed]:
     """Yield the reconstruction of each snapshot as it arrives, warm-started from the one before it.
 
@@ -302,7 +309,7 @@ def reconstruct_stream(
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
     masks, iterations, solver, denoiser, weights, sigmas, device, noise, white, bayer
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
-    check_masks, on_mismatch
+    check_masks, on_mismatch, light
         As for `reconstruct`.
 
     Raises
@@ -321,8 +328,9 @@ def reconstruct_stream(
     if denoiser is not None:
         solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
-    )
+        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch,
+        light,
+    )  # fmt: skip
     with plain_torch_state():
         arrays = ArraySolver(masks, options)
     return _stream(arrays, snapshots)

@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from sci_stream.errors import FileFormatError
+from sci_stream.model import Array
 from sci_stream.optics.displacement import (
     DISPLACEMENT_LENGTH,
     DISPLACEMENT_PATTERN,
@@ -232,6 +235,14 @@ class MaskCorrection:
 
 
 NO_CORRECTION = MaskCorrection()
+
+
+def in_recorded_light(video: Array, masks_at: str) -> Array:
+    """Return a video, (B, H, W), that was solved with a correction, in the light as it was."""
+    light = MaskCorrection.from_text(masks_at).light
+    if not light:
+        return video
+    return video * np.array(light, video.dtype).reshape(-1, 1, 1)
 
 
 def correction_length(n_frames: int) -> int:

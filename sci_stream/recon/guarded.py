@@ -194,9 +194,9 @@ class GuardedSolver:
         if due:
             self._stuck = stuck_in(snapshot.counts, self.engine.calibration, corrected)
         self.engine.left_out = self._left_out()
-        changed_before = self._light_changes
-        self._light_changes = self._light.changes
-        if self._light_changes and not changed_before and monitor.correction.masks:
+        if self._light.changes != self._light_changes:
+            # What was of the masks is of the light now, or the other way round.
+            self._light_changes = self._light.changes
             monitor.begin_anew()
         before = monitor.correction
         health = monitor.measure(
