@@ -338,18 +338,15 @@ def _gain_elsewhere(blocks: _Blocks, halves: Sequence[Tensor], gains: Tensor) ->
     n_frames = len(gains)
     even = torch.ones(n_frames)
     cut = int(gains.diff().abs().argmax()) + 1
-    trend = torch.linspace(-1, 1, n_frames, dtype=torch.double)
-    scene = torch.stack((trend, (torch.arange(n_frames) >= cut).double()), 1)
-    likely = torch.linalg.lstsq(scene, gains.double() - 1).solution
-    fading = (1 + scene @ likely).float().clamp_min(_LEAST_GAIN)
+    trend = torch.linspace(-1, 1, n_frames)
+    scene = torch.linalg.qr(torch.stack((even, trend, (torch.arange(n_frames) >= cut) + 0.0), 1)).Q
     differences = []
     for half in halves:
         for which in (half, ~half):
-            shown = blocks.part(which)
             hidden = blocks.part(~which)
-            trials = (even, _fitted(shown, fading, scene), _fitted(shown, gains))
-            *others, light = (_misfit(hidden, trial, cut) for trial in trials)
-            differences.append(min(others) - light)
+            light = _fitted(blocks.part(which), gains)
+            quick = (1 + light - scene @ (scene.T @ light)).clamp_min(_LEAST_GAIN)
+            differences.append(_misfit(hidden, even, cut) - _misfit(hidden, quick, cut))
     return float(np.mean(differences))
 
 
