@@ -46,12 +46,12 @@ _LIT = 0.1
 # Variance that no block is trusted below, relative to that of most.
 _LEAST_VARIANCE = 0.1
 _FINEST = 1e-6
-# Variance of the gains over what the scatter of blocks says: what moves has one direction in many
-# blocks. Median 5, 95 % below 40 (18 clips behind five kinds of masks); 10 gives the least error.
+# Variance of the gains over that by the scatter of blocks: things that move do so in many blocks
+# alike. Median 5, 95 % below 40 (18 clips behind five kinds of masks); 10 gives the least error.
 _EXCESS = 10.0
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 # Periods a frame that are tried, from more than one period an exposure on: slower light has no
-# shape that tells its period.
+# shape that shows its period.
 _LEAST_PERIODS, _PERIODS = 1.25, np.arange(0.02, 0.501, 0.02)
 # Share of a light that is no sinusoid.
 _HARMONICS = 1e-3
@@ -59,8 +59,7 @@ MAINS_HZ = (100.0, 120.0)
 # Least logarithm of the odds for a light that changes, as of `mask_errors`.
 _LEAST_LOG_ODDS = 5.0
 # Least gain in the logarithm of the variance, in the other half of the picture, over a scene that
-# fades. Even light had at most 0.0042 (160 snapshots of 16 clips behind five kinds of masks), light
-# that changes by 30 % 0.006 and more in all but 4 of 285.
+# fades. Even light had less in all but one of 269 snapshots (17 clips behind eight kinds of masks).
 _LEAST_ELSEWHERE = 0.006
 # Snapshots that are compared; scatter of gains between them over their size, below which they are
 # gains of the masks; and scatter of the middle frames over the difference of the ends.
@@ -260,8 +259,8 @@ def _scores(blocks: _Blocks, fit: _Fit) -> tuple[Tensor, Tensor]:
     """Return the information on the gains, (B, B), and the score of each block, (N, B)."""
     relative = fit.variance / blocks.level
     usual = relative[blocks.lit].median() + _FINEST
-    doubt = (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square())
-    weight = blocks.lit / (blocks.level * doubt)
+    uncertain = (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square())
+    weight = blocks.lit / (blocks.level * uncertain)
     weighted = fit.changes * weight.view(-1, 1, 1)
     information = torch.einsum("npi,npj->ij", weighted, fit.changes).double()
     return information, torch.einsum("npi,np->ni", weighted, fit.residual).double()

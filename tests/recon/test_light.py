@@ -123,6 +123,7 @@ def test_video_has_even_light_or_that_of_the_recording() -> None:
     y = coded(phi, x, light)
     with pytest.warns(sci_stream.DataWarning, match="light changes"):
         even = sci_stream.reconstruct(y, phi, **options)
+    with pytest.warns(sci_stream.DataWarning, match="light changes"):
         as_recorded = sci_stream.reconstruct(y, phi, **options, light="as_recorded")
     brightness = even.video.mean((1, 2)) / x.mean((1, 2))
     assert np.ptp(brightness) < 0.02
