@@ -61,8 +61,8 @@ _LEAST_LOG_ODDS = 5.0
 # Least gain in the logarithm of the variance, in the other half of the picture, over a scene that
 # fades. Even light had less in all but one of 269 snapshots (17 clips behind eight kinds of masks).
 _LEAST_ELSEWHERE = 0.006
-# Snapshots that are compared; scatter of gains between them over their size, below which they are
-# gains of the masks; and scatter of the middle frames over the difference of the ends.
+# Snapshots that are compared; scatter of gains between them over their size, and of the middle
+# frames over the difference of the ends, below which they are gains of the masks.
 _REMEMBERED, _CONSTANT, _AT_ENDS = 10, 0.5, 0.2
 _TINY = 1e-12
 
@@ -89,9 +89,8 @@ class Light(NamedTuple):
 class LightWatch:
     """The light of the latest snapshots, and whether it is one of the masks.
 
-    Gains that stay from snapshot to snapshot are gains of the masks: a shutter that wavers, a stage
-    that dwells. Those that change are of the light. One snapshot alone shows light, unless only
-    masks at the ends differ: an exposure that begins late, or a stage that turns back.
+    One snapshot does not tell gains of the masks from light. If only masks at the ends differ, and
+    the same in each snapshot, it is the exposure that begins late, or a stage that turns back.
     """
 
     def __init__(self, masks: MaskStack) -> None:
@@ -129,11 +128,11 @@ class LightWatch:
             return False
         gains = np.array(list(self._gains.values()))
         mean = gains.mean(0)
-        if len(gains) > 1:
-            return bool(gains.std() and gains.std(0).mean() > _CONSTANT * np.abs(mean - 1).mean())
         within = mean[1:-1]
         apart = np.abs(mean[[0, -1]] - within.mean()).max()
-        return len(within) < _LEAST_FRAMES or within.std() > _AT_ENDS * apart
+        at_ends = len(within) >= _LEAST_FRAMES and within.std() < _AT_ENDS * apart
+        constant = gains.std(0).mean() < _CONSTANT * np.abs(mean - 1).mean()
+        return not (at_ends and constant)
 
 
 class _Blocks(NamedTuple):
