@@ -242,7 +242,8 @@ def in_recorded_light(video: Array, masks_at: str) -> Array:
     light = MaskCorrection.from_text(masks_at).light
     if not light:
         return video
-    return video * np.array(light, video.dtype).reshape(-1, 1, 1)
+    lit: Array = video * np.array(light, video.dtype).reshape(-1, 1, 1)
+    return lit
 
 
 def correction_length(n_frames: int) -> int:
