@@ -46,7 +46,9 @@ def demo(
     summary: Summary = None,
     scene: Annotated[
         str,
-        typer.Option(help="splash, fast, fan, drops, balloon, slow, or your own video file."),
+        typer.Option(
+            help="splash, fast, fan, drops, balloon, pan, belt, slow, or your own video file."
+        ),
     ] = "",
     size: Annotated[
         int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")

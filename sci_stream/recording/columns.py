@@ -193,7 +193,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "redelivered": reconstruction.redelivered,
         "finished_ns": reconstruction.times.finished_ns,
         "node": reconstruction.node.encode("ascii", "replace"),
-        "masks_corrected": bool(report.masks_at),
+        "masks_corrected": bool(report.masks_at.partition("~")[0]),
         **_report_cells(report, SOLVE_QUANTITIES),
         **evidence,
     }
