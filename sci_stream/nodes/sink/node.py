@@ -168,7 +168,9 @@ class SinkNode:
             ):
                 receiving = self._series is None or not self._series.recorder.is_full
                 self._network.watch(self._server.socket, receiving=receiving)
-                self._step(now_s := self._network.wait(), receiving=receiving)
+                urgent = bool(self._rig.reconstruct.nodes) or self._series is None
+                now_s = self._network.wait(urgent=urgent)
+                self._step(now_s, receiving=receiving)
                 # Also after the series: the last messages are lost if the connection closes before
                 # they are read.
                 needed = self._stop.gentle and (
