@@ -263,6 +263,8 @@ class SinkNode:
             self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
         elif series.receive(identity, message, now_s):
             self._acknowledge(identity, message)
+        elif isinstance(message, Snapshot) and message.raw_only and self._preview is not None:
+            self._preview.publish_raw(message, now_s)
 
     def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:
         self._server.reply(identity, acknowledgement_of(message))

@@ -381,7 +381,7 @@ def test_acknowledgements_name_runs_of_snapshots(
     ]
 
 
-def test_snapshot_reported_raw_only_while_recording_is_off_is_dropped(
+def test_raw_only_report_while_recording_is_off_is_dropped(
     open_series: SeriesSession, series: Series
 ) -> None:
     assert not open_series.receive(b"acquire", series.snapshot(0), 0.0)
