@@ -18,7 +18,7 @@ _TINY = 1e-6
 
 
 class RawPicture:
-    """Shows the mean light of each snapshot: the sum of y over neighbours, divided by that of Σφ."""
+    """Shows the mean light of a snapshot: the sum of y over neighbours, divided by that of Σφ."""
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
