@@ -158,7 +158,7 @@ def test_demo_camera_follows_machine_until_rate_is_set(
         scene="", size=0, device="cpu", record=False, open_browser=False, report=lambda _: None
     )
     seen = []
-    rate = Parameter("snapshot_rate_hz", "number", 0.93)
+    rate = Parameter("snapshot_rate_hz", "number", 1.0)
 
     class FakeControl:
         def __init__(self, url: str, who: str) -> None:
