@@ -712,10 +712,9 @@ def _in_runs(due: list[tuple[bytes, Accepted]]) -> list[tuple[bytes, Accepted]]:
     runs: list[tuple[bytes, Accepted]] = []
     for sender, key in due:
         before, run = runs[-1] if runs else (b"", key)
-        extended = dataclasses.replace(key, seq=run.seq, count=run.count + 1)
-        is_next = sender == before and key.of == run.of and key.seq == run.seq + run.count
-        if is_next and run.count < MAX_RUN:
-            runs[-1] = (sender, extended)
+        following = dataclasses.replace(run, seq=run.seq + run.count, count=1)
+        if (sender, key) == (before, following) and run.count < MAX_RUN:
+            runs[-1] = (sender, dataclasses.replace(run, count=run.count + 1))
         else:
             runs.append((sender, key))
     return runs
