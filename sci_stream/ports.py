@@ -455,6 +455,20 @@ class Reconstructor(Protocol):
 
 
 @runtime_checkable
+class SeriesReconstructor(Reconstructor, Protocol):
+    """A reconstructor whose last steps see consecutive snapshots as one video. Optional."""
+
+    def reconstruct_series(
+        self, problems: Sequence[Coded], steps: int, between: Callable[[], None]
+    ) -> Iterator[torch.Tensor]:
+        """Yield the estimates of all snapshots, one behind the other along N; see `Reconstructor`.
+
+        ``problems`` are those of directly consecutive snapshots, of one size.
+        """
+        ...
+
+
+@runtime_checkable
 class MemoryPlanner(Protocol):
     """A reconstructor that knows the memory that it needs. Optional."""
 

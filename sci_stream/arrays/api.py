@@ -23,6 +23,7 @@ from sci_stream.arrays.solver import (
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
+from sci_stream.files.measurement_file import COLOURS, look_like_colours
 from sci_stream.files.video_output import FOLDERS, VideoStack, as_page, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import F32, F64, Array, BayerPhase
@@ -178,8 +179,8 @@ def reconstruct(
     ----------
     y
         (H, W), one snapshot, or (N, H, W), consecutive ones, each solved from the video of the one
-        before it where that helps (warm start). NumPy or torch, any real dtype. See ``white`` for
-        its scale.
+        before it where that helps (warm start), and all finished jointly if the solver has trained
+        stages. NumPy or torch, any real dtype. See ``white`` for its scale.
     masks
         (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum.
         Or a `Calibration`, whose dark frame, scale, noise, bad pixels and Bayer phase are then
@@ -250,10 +251,17 @@ def reconstruct(
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
-    if denoiser is not None:
-        solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations,
+        denoiser or solver,
+        weights,
+        sigmas,
+        device,
+        noise,
+        white,
+        bayer,
+        check_masks,
+        on_mismatch,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)
@@ -261,6 +269,8 @@ def reconstruct(
         arrays.begin(series, range(len(series)), truth)
         videos, reports = zip(*arrays.videos(progress), strict=True)
     _warn(arrays.defects)
+    if check_masks and look_like_colours(series):
+        warnings.warn(COLOURS, DataWarning, stacklevel=2)
     video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
     return _result(arrays, _like(video, y), reports, series)
 
@@ -318,10 +328,17 @@ def reconstruct_stream(
     >>> for result in results:  # doctest: +SKIP
     ...     show(result.video)
     """
-    if denoiser is not None:
-        solver = denoiser
     options = ArrayOptions(
-        iterations, solver, weights, sigmas, device, noise, white, bayer, check_masks, on_mismatch
+        iterations,
+        denoiser or solver,
+        weights,
+        sigmas,
+        device,
+        noise,
+        white,
+        bayer,
+        check_masks,
+        on_mismatch,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)

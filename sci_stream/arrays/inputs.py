@@ -22,12 +22,9 @@ def as_series(y: Array) -> Array:
     InputError
         If it has another shape, or is empty.
     """
-    if y.ndim > 3:  # (N, 1, H, W), as networks take pictures
-        y = (
-            y.reshape(y.shape[0], *y.squeeze().shape[-2:])
-            if y.size == y.shape[0] * np.prod(y.shape[-2:])
-            else y
-        )
+    if y.ndim > 3 and y.size == y.shape[0] * np.prod(y.shape[-2:]):
+        # (N, 1, H, W), as networks take pictures
+        y = y.reshape(y.shape[0], *y.shape[-2:])
     if y.ndim not in (2, 3) or 0 in y.shape:
         raise InputError(
             "y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape
@@ -122,13 +119,20 @@ def true_frames(truth: AnyArray, count: int, masks: tuple[int, ...]) -> F32:
     B, H, W = masks
     frames = real_array(truth, "truth")
     size = B * H * W
-    if frames.size % size or frames.size > count * size or frames.shape[-2:] != (H, W):
+    is_stack = frames.ndim < 4 or frames.shape[-3] == B
+    if (
+        not is_stack
+        or frames.size % size
+        or frames.size > count * size
+        or frames.shape[-2:] != (H, W)
+    ):
         raise InputError(
             "The truth does not fit y and the masks",
             expected=f"{count} × {B} frames of {H}×{W} pixels, or {B} for each of the first "
             "snapshots",
             got=f"shape {frames.shape}",
-            hint="The frames come first: (B, H, W), for a series (N, B, H, W).",
+            hint="The frames come first: (B, H, W), for a series (N, B, H, W). Frames in colour "
+            "belong to y of one colour each: pass truth[:, 0] with y[0], or their grey values.",
         )
     white = white_level(frames)
     return np.asarray(frames, np.float32).reshape(-1, B, H, W) / np.float32(white)

@@ -41,10 +41,9 @@ def _repaired(calibration: Calibration, defect: Defect) -> Calibration:
     """Return the masks changed; pixels whose masks lay outside are bad."""
     assert defect.repair is not None
     phi = np.ascontiguousarray(defect.repair(calibration.phi))
-    bad = calibration.bad_pixels
+    bad = ~calibration.good
     if defect.shift_px is not None:
-        outside = _outside(calibration.shape, *defect.shift_px)
-        bad = outside if bad is None else bad | outside
+        bad |= _outside(calibration.shape, *defect.shift_px)
     return dataclasses.replace(calibration, phi=phi, bad_pixels=bad)
 
 

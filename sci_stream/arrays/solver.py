@@ -35,6 +35,7 @@ from sci_stream.recon.denoisers.external import as_solver, defaults_of
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
+from sci_stream.recon.joint import Solved, jointly
 from sci_stream.recon.networks.network import Network
 from sci_stream.recon.settings import (
     SolverSettings,
@@ -143,9 +144,8 @@ class ArraySolver:
         self._found.setdefault("invalid_pixels", Defect("invalid_pixels", text, corrected=True))
         if self._solver is not None:
             return  # the engine leaves out NaN
-        bad = self.calibration.bad_pixels
-        both = invalid if bad is None else bad | invalid
-        self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
+        bad = invalid | ~self.calibration.good
+        self.calibration = dataclasses.replace(self.calibration, bad_pixels=bad)
 
     def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
         """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of
@@ -155,7 +155,7 @@ class ArraySolver:
         ``"snapshot"``.
         """
         masks = self.calibration.phi.shape
-        require_fit(y if isinstance(y, np.ndarray) and len(y) > 1 else y[0], masks)
+        require_fit(y[0], masks)
         self._series = y, seqs
         self._truth = None if truth is None else true_frames(truth, len(y), masks)
         # Where the scale is known, a long recording is not read for it.
@@ -170,16 +170,14 @@ class ArraySolver:
     def start(self, y: Array, truth: Array | None) -> None:
         """Pair the masks with the first snapshots, (N, H, W), find their scale, make the engine."""
         checks = self._options.check_masks
-        stuck = np.zeros(self.calibration.shape, np.bool_)
         if checks and not self._measured_masks:
             self.calibration, defects = paired(y[0], self.calibration)
             self._found |= {defect.name: defect for defect in defects}
         if not self.white:
+            phi = self.calibration.phi * self.calibration.good
             if checks:
-                stuck = stuck_in(y[0], self.calibration)
-            if self.calibration.bad_pixels is not None:
-                stuck = stuck | self.calibration.bad_pixels
-            self.white = estimated_white(y, self.calibration.phi * ~stuck, truth, self._masks_max)
+                phi = phi * ~stuck_in(y[0], self.calibration)
+            self.white = estimated_white(y, phi, truth, self._masks_max)
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
         if checks and truth is not None and len(truth):
             for defect in truth_defects(y[: len(truth)], self.calibration, truth):
@@ -189,40 +187,55 @@ class ArraySolver:
         self._solver = GuardedSolver(engine, Guard() if checks else NO_GUARD)
 
     def videos(self, progress: Progress) -> Iterator[tuple[F32, SolveReport]]:
-        """Solve the snapshots in order; ``progress`` is called after each iteration."""
+        """Solve the snapshots in order, those of a scene jointly; ``progress`` is called after each
+        iteration.
+        """
         y, seqs = self._series
         total = len(seqs) * self.settings.iterations
         steps = itertools.count(1)
-        for seq in seqs:
-            true = self._truth[seq] if self._truth is not None and seq < len(self._truth) else None
-            counts = real_array(y[seq], f"snapshot {seq}")
-            yield self.solve(seq, counts, true, lambda: progress(next(steps), total))
+        assert self._solver is not None
+        self._solver.engine.keeps_tail = len(seqs) > 1
 
-    def solve(
+        def solved() -> Iterator[Solved]:
+            for seq in seqs:
+                known = self._truth is not None and seq < len(self._truth)
+                true = self._truth[seq] if self._truth is not None and known else None
+                counts = real_array(y[seq], f"snapshot {seq}")
+                yield self._solved(seq, counts, true, lambda: progress(next(steps), total))
+
+        for _, delivered in jointly(solved()):
+            yield delivered.video.astype(np.float32, copy=False), delivered.report
+
+    def solve(self, seq: int, y: Array) -> tuple[F32, SolveReport]:
+        """Reconstruct snapshot ``seq``, (H, W), from the one before it.
+
+        On a GPU solves are recorded, which pays in a long series.
+
+        Raises `DataError` as `begin`, and if the solve diverges.
+        """
+        _, delivered = self._solved(seq, y)
+        return delivered.video.astype(np.float32, copy=False), delivered.report
+
+    def _solved(
         self,
         seq: int,
         y: Array,
         truth: Array | None = None,
         count: Callable[[], None] | None = None,
-    ) -> tuple[F32, SolveReport]:
-        """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration.
-
-        Without it, solves on a GPU are recorded, which pays in a long series.
-
-        Raises `DataError` as `begin`, and if the solve diverges.
-        """
+    ) -> Solved:
+        """Solve a snapshot; ``count`` is called after each iteration. Raises as `solve`."""
         assert self._solver is not None
         snapshot = self.snapshot(seq, y, truth)
         watch = None if count is None else (lambda _video: count())
-        video, report, _ = self._solver.solve(snapshot, watch=watch)
-        if report.start_reason == "diverged":
+        delivered = self._solver.solve(snapshot, watch=watch)
+        if delivered.report.start_reason == "diverged":
             text = (
                 f"the solve of snapshot {seq} diverged to NaN or infinity with the denoiser "
                 f"{self.solver.name}: check the scale of y and the masks, or choose another one"
             )
             self._found["diverged"] = Defect("diverged", text, fatal=True)
         self._require_video()
-        return video.astype(np.float32, copy=False), report
+        return snapshot, delivered
 
     def _require_video(self) -> None:
         if self._options.on_mismatch == "snapshot":

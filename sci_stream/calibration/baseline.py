@@ -44,6 +44,9 @@ _SAME_SCENE = 0.7
 # also from that of right masks.
 _USUAL_CHANGE, _USUAL_LOSS, _RIGHT_MATCH = 0.05, 0.02, 0.95
 _TINY = 1e-12
+# Warm starts that pay, and then so many in a row that do not, are a step, too: a pattern that is
+# shown twice or not at all leaves the noise as it was.
+_UNPAID = 2
 
 
 class Baseline:
@@ -63,6 +66,7 @@ class Baseline:
         self.ratio: float | None = None
         """Noise of the last snapshot relative to the usual one; None if that is unknown."""
         self._since_step: int | None = None
+        self._paid = self._unpaid = 0
         self._begin()
         if calibration.noise is not None:
             self._since_step = 0
@@ -83,6 +87,7 @@ class Baseline:
         if self.excess is None and self._figures and not _is_one_scene(before, self._picture):
             self._begin()
             return "cut"
+        stopped_paying = self._stopped_paying(report)
         if report.noise is None or not report.noise > 0:
             return ""
         noise = math.log(report.noise / self._known(snapshot))
@@ -97,13 +102,25 @@ class Baseline:
         if len(self._figures) >= _FEWEST:
             deviations = np.minimum((figures - usual) / sd, _MAX_DEVIATION)
             self._sums = np.maximum(0.0, self._sums + deviations - _SLACK)
-            if self._sums.max() > _STEP:
+            if self._sums.max() > _STEP or stopped_paying:
                 self._since_step = 0
                 self._before_step = before
                 self._latest.clear()
                 return "step"
         self._figures.append(figures)
         return ""
+
+    def _stopped_paying(self, report: SolveReport) -> bool:
+        """Return whether warm starts have paid and do so no more."""
+        if report.start_reason == "warm":
+            self._paid += 1
+            self._unpaid = 0
+        elif report.start_reason == "no_gain":
+            self._unpaid += 1
+        stopped = self._paid >= _FEWEST and self._unpaid == _UNPAID
+        if stopped:
+            self._paid = 0
+        return stopped
 
     @property
     def _is_known(self) -> bool:

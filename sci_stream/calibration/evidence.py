@@ -209,8 +209,7 @@ def _corrected(calibration: Calibration, correction: MaskCorrection) -> Calibrat
 def _valid_measurement(counts: Array, calibration: Calibration) -> F64:
     """Return y, (H, W), NaN at the bad pixels of the calibration."""
     y = calibration.measurement(counts).astype(np.float64)
-    if calibration.bad_pixels is not None:
-        y[calibration.bad_pixels] = np.nan
+    y[~calibration.good] = np.nan
     return y
 
 
@@ -317,7 +316,8 @@ def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tupl
     gram = parts @ parts.T
     gram += 1e-6 * np.trace(gram) * np.eye(len(gram)) / len(gram)
     shares = np.linalg.solve(gram, parts @ target)
-    errors = np.sqrt(np.mean((target - shares @ parts) ** 2) * np.diag(np.linalg.inv(gram)))
+    rest = target - shares @ parts
+    errors = np.sqrt(np.mean(rest**2) * np.diag(np.linalg.inv(gram))) * _alike(rest * parts)
     absent = (shares < _ABSENT_SHARE) & (shares + _SURE * errors < _PRESENT_SHARE)
     present = np.flatnonzero(~absent)
     return (int(present[0]), int(present[-1]) + 1) if len(present) else (0, len(phi))
@@ -327,7 +327,7 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     """Return whether true frames, (n, B, H, W), explain counts y, (n, H, W), badly, or better in
     another order.
     """
-    good = 1.0 if calibration.bad_pixels is None else ~calibration.bad_pixels
+    good = calibration.good
     y, phi, misfits = good * (y - calibration.dark), good * calibration.phi, {}
     for name, order in {
         "masks[::-1]": np.arange(len(phi))[::-1],
@@ -413,6 +413,9 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         dark = (value < _DARK * expected) & (here * _BEYOND < low)
         few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
         singles[rows, columns] = bright & (excess > _STUCK * few)
+        # At the border, the surroundings of a dark object are out of sight.
+        last_row, last_column = np.array(y.shape) - 1
+        dark &= (rows % last_row > 0) & (columns % last_column > 0)
         singles[rows, columns] |= dark & (excess < _DEAD)
     # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
     stuck = singles
@@ -498,6 +501,28 @@ def _modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64
     )
 
 
+def local_contrast(y: Array, phi: Array, bayer: BayerPhase | None, strips: int) -> tuple[F64, F64]:
+    """Return the slope of the modulation of y, (H, W), over that of the light of all masks,
+    (B, H, W), and the mean of y: (2, strips) each, of strips of columns and of rows.
+
+    The slope is 1 behind right masks, and less where y has light that no mask codes.
+    """
+    y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
+    valid = np.isfinite(y)
+    r, level, usable = _modulation(np.where(valid, y, 0.0), valid, bayer)
+    t, _, lit = _modulation(light, valid, bayer)
+    weight = np.where(usable & lit, level**2, 0.0)
+    slopes, levels = [], []
+    for axis in (1, 0):
+        common, light_alone, levels_of = (
+            np.array([part.sum() for part in np.array_split(image, strips, axis)])
+            for image in (weight * r * t, weight * t * t, level)
+        )
+        slopes.append(common / np.maximum(light_alone, 1e-12))
+        levels.append(levels_of * strips / level.size)
+    return np.array(slopes), np.array(levels)
+
+
 def _local_mean(image: F64, bayer: BayerPhase | None) -> F64:
     if bayer is None:
         return _blurred(_blurred(image, _BLUR_PX).T, _BLUR_PX).T
@@ -558,8 +583,13 @@ def _orientation(
         turned = np.stack([repair(mask) for mask in masks])
         return _inverted(turned) if sign < 0 else turned
 
-    text = f"the masks fit y {name} (correlation {best:.2f}, as they are {fit:.2f}): pass {remedy}"
+    text = f"the masks {fit_words(name, best, fit)}: pass {remedy}"
     return [Defect("mask_orientation", text, fatal=True, repair=repaired)]
+
+
+def fit_words(turned: str, fit: float, as_given: float) -> str:
+    """Return in which orientation masks fit y, with both correlations."""
+    return f"fit y {turned} (correlation {fit:.2f}, as they are {as_given:.2f})"
 
 
 def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
@@ -633,7 +663,18 @@ def _slope(z: F64, x: F64, t: F64) -> tuple[float, float]:
     """Return the slope of z over x, by their means weighted by t, and its standard error."""
     power = max(float((t * x).sum()), 1e-300)
     slope = float((t * z).sum()) / power
-    return slope, float(np.sqrt(np.sum((t * (z - slope * x)) ** 2))) / power
+    rest = t * (z - slope * x)
+    return slope, float(np.linalg.norm(rest) * _alike(rest)) / power
+
+
+def _alike(values: F64) -> F64:
+    """Return by how much larger the error of a sum is than that of independent values.
+
+    Errors of neighbours in a row, and in a column, are alike behind blurred masks.
+    """
+    shared = (values[..., 1:] * values[..., :-1]).sum(-1)
+    likeness = np.clip(shared / np.square(values).sum(-1), 0.0, 0.9)
+    return np.asarray((1 + likeness) / (1 - likeness))
 
 
 def _saturation(y: F64, light: F64) -> list[Defect]:

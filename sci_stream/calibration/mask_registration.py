@@ -243,12 +243,7 @@ class MaskFitter:
         self._repetitive = (
             _correlation(self._calibrated, self._elsewhere(self._calibrated)) > _REPETITIVE
         )
-        good = (
-            np.ones(calibration.shape, np.bool_)
-            if calibration.bad_pixels is None
-            else ~calibration.bad_pixels
-        )
-        self._good = good
+        self._good = calibration.good
         self._space, self._time = (part.to(device) for part in _basis(calibration.n_frames))
 
     @staticmethod

@@ -127,19 +127,11 @@ class CalibrationMonitor:
         self._assessments = 0
         self._are_others = False
         self._calm = 0
-        good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
-        self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
-        brightest = float(self._light.max())
+        phi = calibration.phi * calibration.good
+        self._light = phi.sum(axis=0)
         self._correct = correct = correct and self._fitter is not None and self._fitter.can_correct
-        learns = (
-            correct
-            and self._fitter is not None
-            and calibration.n_frames <= MAX_MASKS
-            and brightest > 0
-        )
-        self.errors = (
-            MaskErrorEstimator(np.where(good, calibration.phi, np.float32(0))) if learns else None
-        )
+        learns = correct and calibration.n_frames <= MAX_MASKS and self._light.any()
+        self.errors = MaskErrorEstimator(phi) if learns else None
         """Errors of single masks; None if they are not estimated."""
         self._own = NO_CORRECTION
         self._geometry = MaskGeometry(self._light, calibration.bayer) if correct else None
@@ -222,6 +214,9 @@ class CalibrationMonitor:
             valid &= snapshot.counts < self._calibration.saturation_dn
         if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
             valid[:] = False  # the same everywhere behind any masks: saturated
+        if snapshot.counts.min() == 0:
+            # Where no light falls, half of the noise is cut off, which looks like a black level.
+            valid &= ~self._calibration.blind
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
         if self._geometry is not None:

@@ -44,11 +44,7 @@ class QualityFigure:
 
 def assess(calibration: Calibration, measured: Measured | None = None) -> list[QualityFigure]:
     """Return all quality figures of a calibration; the worst verdict is the calibration's."""
-    good = (
-        np.ones(calibration.shape, np.bool_)
-        if calibration.bad_pixels is None
-        else ~calibration.bad_pixels
-    )
+    good = calibration.good
     figures = [_bad_pixels(good), _blind(calibration, good)]
     if not good.any():
         return figures

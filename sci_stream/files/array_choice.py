@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from sci_stream.calibration.evidence import MATCH, mask_fit
+from sci_stream.calibration.evidence import MATCH, fit_words, mask_fit
 from sci_stream.errors import InputError
 from sci_stream.files.arrays import (
     MASKS,
@@ -191,7 +191,13 @@ def paired(y: Array, masks: Array, sizes: Sequence[tuple[int, ...]] = ()) -> Pai
         return best
     # Both transposed fit as well as neither but for rounding: the first one keeps y as it is.
     closest = max(pairs, key=lambda pair: round(pair.fit, 3))
-    return closest if closest.fit > closest.least_sure else best
+    if closest.fit <= closest.least_sure:
+        return best
+    of_y, of_masks = closest.notes
+    if closest.masks.shape == masks.shape and of_masks == "are transposed":
+        words = fit_words("transposed", closest.fit, best.fit)
+        of_masks = f"{words}: pass masks.transpose(0, 2, 1) (done here)"
+    return replace(closest, notes=(of_y, of_masks))
 
 
 def _pairs(y: Array, masks: Array) -> Iterator[Pair]:

@@ -24,6 +24,7 @@ from sci_stream.files.arrays import (
     read_contents,
     size_of,
 )
+from sci_stream.files.colour_truth import colour_views
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import fit_white, white_level
@@ -154,7 +155,8 @@ def load_measurement(
 
 COLOURS = (
     "the three snapshots differ in brightness alone, and were taken as moments: are they red, "
-    "green and blue? Then solve each by itself (sci-stream solve --channels)"
+    "green and blue? Then solve each by itself: reconstruct(y[0], …), or sci-stream solve "
+    "--channels"
 )
 # Moments of a scene that moves correlate less; moments of one that does not have equal means.
 _MIN_CORRELATION = 0.9
@@ -167,7 +169,7 @@ def look_like_colours(y: Array) -> bool:
         return False
     values = y.reshape(3, -1).astype(np.float64)
     means = values.mean(1)
-    if means.min() <= 0 or not (values.std(1) > 0).all():
+    if means.min() <= 0 or not values.std(1).all():
         return False
     alike = bool(np.corrcoef(values).min() > _MIN_CORRELATION)
     return alike and means.max() / means.min() > _MIN_RATIO
@@ -219,13 +221,11 @@ class _Scene:
         fitting = []
         for candidate in candidates:
             try:
-                true = self._true_frames(candidate)
+                true = self._as_seen(candidate.name, candidate.load())
                 if not is_required and is_weak(candidate.name):
                     self._require_explanation(true)
                 fitting.append(true)
             except InputError as error:
-                if is_required and len(candidates) == 1:
-                    raise
                 notes.append(f"{candidate.name} is left out: {error}")
         if not fitting:
             if is_required:
@@ -237,10 +237,24 @@ class _Scene:
         notes += best.notes
         return best
 
-    def _true_frames(self, candidate: Candidate) -> _TrueFrames:
+    def _as_seen(self, name: str, frames: Array) -> _TrueFrames:
+        """Return the frames of an array; of frames in colour, the view that explains y best.
+
+        Raises `InputError` if they do not fit.
+        """
+        used = len(self.used)
+        views = [
+            replace(self._true_frames(name, view), notes=(f"{name} is in colour: taken as {how}",))
+            for how, view in colour_views(frames, used, self._phi.shape[1:])
+            if len(view) <= used * len(self.y)
+        ]
+        if not views:
+            return self._true_frames(name, frames)
+        return min(views, key=self._misfit)
+
+    def _true_frames(self, name: str, frames: Array) -> _TrueFrames:
         """Return the frames of an array. Raises `InputError` if they do not fit."""
         notes: list[str] = []
-        frames = candidate.load()
         size = self._phi.shape[1:]
         if frames.ndim <= 3:
             what = f"true frames of {self._path.name}"
@@ -266,7 +280,7 @@ class _Scene:
         if not np.isfinite(frames).all():
             raise InputError(f"The true frames of {self._path} have NaN or infinite values")
         white_level(frames)
-        return _TrueFrames(candidate.name, frames, used, tuple(notes))
+        return _TrueFrames(name, frames, used, tuple(notes))
 
     def _require_explanation(self, true: _TrueFrames) -> None:
         """Raise `InputError` if frames explain y in neither order."""

@@ -24,6 +24,8 @@ MOVED_X = "moved_x_px"
 MOVED_Y = "moved_y_px"
 """Evidence of a snapshot: mask with which it began; share of a mask by which it began late; shift
 of the masks."""
+ASKED = "asked"
+"""In place of evidence: an operator or a reaction asks for an advance by one pattern."""
 
 # Votes for another first mask in a row: one may be a cut of the scene.
 _VOTES = 2
@@ -81,6 +83,9 @@ class MaskFeedback:
         """Add the evidence of a snapshot; return a correction, which counts as made,
         if it is due.
         """
+        if ASKED in evidence:
+            self._in_row = 0  # the reaction has its own bounds
+            return self._made(ModulatorCorrection(advance=1, why="asked for"))
         if evidence.get(CORRECTIONS) != self.corrections or evidence.get(STATE) == 2:
             return None  # exposed before the last correction
         first = evidence.get(FIRST_MASK)

@@ -180,6 +180,11 @@ class Calibration:
         """(H, W) of the sensor."""
         return int(self.phi.shape[1]), int(self.phi.shape[2])
 
+    @property
+    def good(self) -> Flags:
+        """(H, W): pixels that are not bad."""
+        return np.ones(self.shape, np.bool_) if self.bad_pixels is None else ~self.bad_pixels
+
     @cached_property
     def gram_diag(self) -> F32:
         """(H, W) R = diag(ΦΦᵀ) = Σ_b φ_b², the paper's R_j. Zero for pixels that no mask opens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from sci_stream.ports import (
     LocalDenoiser,
     MemoryReducible,
     Reconstructor,
+    SeriesReconstructor,
     Solver,
 )
 from sci_stream.recon.algorithms.gap import (
@@ -94,6 +95,19 @@ class Estimate(NamedTuple):
     video: Tensor
     finite: Tensor
     facts: Tensor
+
+
+class Tail(NamedTuple):
+    """The end of a solve: what a `SeriesReconstructor` solves again with the snapshots beside it.
+
+    ``turns`` are those of its masks, see `MaskStack`.
+    """
+
+    engine: Engine
+    measurement: Measurement
+    problem: Coded
+    steps: int
+    turns: tuple[int, ...]
 
 
 class Engine:
@@ -181,6 +195,10 @@ class Engine:
             one_turn = self._abilities.frames is not None
             self._masks = MaskStack(calibration, device, one_turn=one_turn)
         self._priors = self._cycle()
+        self.keeps_tail = False
+        """Whether `tail` is kept, if the solver can solve a series jointly."""
+        self.tail: Tail | None = None
+        """The end of the last solve."""
         self._solving = False
         self._correction: MaskCorrection | None = None
         self.left_out: Flags | None = None
@@ -374,6 +392,7 @@ class Engine:
         CPU the solve is complete when this returns.
         """
         require_matching_snapshot(snapshot, self.calibration)
+        self.tail = None
         if self._correction is not None:
             correction, self._correction = self._correction, None
             self.correct_masks(correction)
@@ -395,7 +414,7 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                if watch is None and iterations in self._rungs:
+                if watch is None and not self.keeps_tail and iterations in self._rungs:
                     self._between()
                     solve = partial(self._solved, iterations, lambda: None, None)
                     planes, video, finite, facts = self._graphs.call(iterations, solve, *tensors)
@@ -574,7 +593,43 @@ class Engine:
             return estimates
         state = start._replace(v=start.still)  # the whole video is not kept
         finish = partial(self._network.reconstruct, steps=steps, between=between)
+        if self.keeps_tail and isinstance(self._network, SeriesReconstructor):
+            finish = partial(self._keeping_tail, finish, measurement, steps)
         return _finished(estimates, partial(coded, measurement, state), finish)
+
+    def _keeping_tail(
+        self,
+        finish: Callable[[Coded], Iterator[Tensor]],
+        measurement: Measurement,
+        steps: int,
+        problem: Coded,
+    ) -> Iterator[Tensor]:
+        """Keep what `finish_jointly` needs of a solve, and return the estimates of its steps."""
+        phi = problem.phi.clone()  # corrections overwrite the masks
+        measurement = replace(measurement, phi=phi)
+        self.tail = Tail(self, measurement, problem._replace(phi=phi), steps, self._masks.turns)
+        return finish(problem)
+
+    def finish_jointly(self, tails: Sequence[Tail]) -> list[tuple[F32, float]]:
+        """Repeat the last steps of the solves of consecutive snapshots, which see each other.
+
+        Returns
+        -------
+        The video of each, (B, H, W), which may not be finite, and its residual ‖y − Φv‖₂/‖y‖₂.
+
+        Raises `DeviceMemoryError` if the device runs out of memory.
+        """
+        network = self._network
+        assert isinstance(network, SeriesReconstructor)
+        with within_memory(self.calibration, self.device, self._solver), torch.inference_mode():
+            problems = [tail.problem for tail in tails]
+            *_, joint = network.reconstruct_series(problems, tails[0].steps, self._between)
+            finished = []
+            for tail, planes in zip(tails, joint.chunk(len(tails)), strict=True):
+                *_, residual = tail.measurement.figures(planes)
+                video = self._masks.merged(planes, tail.turns).to(self._video_dtype)
+                finished.append((video.cpu().numpy(), float(residual)))
+        return finished
 
     def _problem(
         self,

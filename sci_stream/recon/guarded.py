@@ -26,10 +26,11 @@ from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stu
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.engine import Engine, Watch
+from sci_stream.recon.engine import Engine, Tail, Watch
 from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
@@ -86,13 +87,15 @@ class Decision(NamedTuple):
 class Delivered(NamedTuple):
     """Result of a guarded solve.
 
-    ``video`` (B, H, W): the snapshot itself in each frame where ``report.is_withheld``; ``defects``
-    that are known after this snapshot.
+    ``video`` (B, H, W): the snapshot itself in each frame where it is withheld; ``defects``
+    that are known after this snapshot; ``tail`` of the solve, if the engine keeps it and the video
+    is not withheld.
     """
 
     video: Video
     report: SolveReport
     defects: tuple[Defect, ...]
+    tail: Tail | None = None
 
 
 class GuardedSolver:
@@ -122,6 +125,7 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
         self._pixels = PixelDefects(engine.calibration)
+        self._sensor = SensorFaults(engine.calibration)
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
         self._inspect_at_s = 0.0
@@ -237,7 +241,9 @@ class GuardedSolver:
             noticed += defects_of(self._defective)
         if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
             self._baseline.note(health)
-            noticed += [*changes(self.correction), *self._baseline.defects(health)]
+            # The corrections follow what they can follow of a fault of the sensor.
+            masks_or_light = [*changes(self.correction), *self._baseline.defects(health)]
+            noticed += self._sensor.defects or masks_or_light
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -292,14 +298,18 @@ class GuardedSolver:
         if self._guard.live and small is not None:
             if monitor.order.in_doubt:
                 self.engine.forget("order")
+                self._sensor.forget()
             change = self._baseline.add(report, small.mean(0), snapshot)
             if change == "step":
                 monitor.begin_anew()
                 self._pixels.forget()
+                self._sensor.forget()
             elif change:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
+        if self._guard.live and self._sensor.add(snapshot, video):
+            monitor.look_now()
         if health is None:
             return None
         if self._guard.live:
@@ -324,9 +334,11 @@ class GuardedSolver:
     def _delivered(
         self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
     ) -> Delivered:
+        tail = self.engine.tail
         if withheld:
+            tail = None
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Delivered(video, report, self.defects)
+        return Delivered(video, report, self.defects, tail)
 
 
 def _cause(defect: Defect) -> Defect | None:

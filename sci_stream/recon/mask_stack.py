@@ -65,8 +65,7 @@ class MaskStack:
             )
         phi = self.planes(phi)
         good = ~invalid_pixels(correction.displacement, calibration.shape)
-        if calibration.bad_pixels is not None:
-            good &= torch.from_numpy(~calibration.bad_pixels)
+        good &= torch.from_numpy(calibration.good)
         r_inv = inverse_gram(gram_diag(phi), self.planes(good.to(self._device)))
         fresh = phi, r_inv, LmmseEstimator(phi, r_inv, calibration.fineness), coded_windows(phi)
         if turns == self.turns:
@@ -82,10 +81,9 @@ class MaskStack:
         """Add the plane dimension in front: four planes of a mosaic, else one."""
         return image.unsqueeze(0) if self._calibration.bayer is None else bayer.split(image)
 
-    def merged(self, planes: Tensor) -> Tensor:
-        """Undo `planes`; a frame of several turns is their mean."""
-        if max(self.turns) > 1:
-            planes = torch.stack(
-                [part.mean(1) for part in torch.split(planes, list(self.turns), 1)], 1
-            )
+    def merged(self, planes: Tensor, turns: tuple[int, ...] | None = None) -> Tensor:
+        """Undo `planes`; a frame of several turns, by default the present ones, is their mean."""
+        turns = turns or self.turns
+        if max(turns) > 1:
+            planes = torch.stack([part.mean(1) for part in torch.split(planes, list(turns), 1)], 1)
         return planes.squeeze(0) if self._calibration.bayer is None else bayer.merge(planes)

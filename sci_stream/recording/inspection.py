@@ -358,7 +358,7 @@ def _calibration(calibration: Calibration) -> JsonObject:
         "mean_transmission": float(phi.mean(dtype=np.float64)),
         "grey": bool(((phi > 0) & (phi < 1)).any()),
         "unmeasured_px": int(unseen.sum()),
-        "bad_px": 0 if calibration.bad_pixels is None else int(calibration.bad_pixels.sum()),
+        "bad_px": int((~calibration.good).sum()),
         "dark_dn": float(np.mean(calibration.dark, dtype=np.float64)),
         **{name: getattr(calibration, name) for name in _OF_CALIBRATION},
     }

@@ -44,7 +44,7 @@ def write_report(path: Path, calibration: Calibration, measured: Measured | None
                 for mask in shown
             ]
         )
-    bad = np.zeros(calibration.shape) if calibration.bad_pixels is None else calibration.bad_pixels
+    bad = ~calibration.good
     field = (
         ("dark frame", calibration.dark) if measured is None else ("white field", measured.white)
     )

@@ -28,6 +28,7 @@ from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
 
 Video = F32
+_OF_DEFECT = ("name", "text", "fatal", "corrected", "shift_px")
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,7 @@ class SolvedFile:
             "device": self.device,
             "psnr_db": finite_or_none(self.psnr_db),
             "faults": [one.text for one in self.defects],
-            "defects": [
-                {
-                    "name": one.name,
-                    "text": one.text,
-                    "fatal": one.fatal,
-                    "corrected": one.corrected,
-                    "shift_px": None if one.shift_px is None else list(one.shift_px),
-                }
-                for one in self.defects
-            ],
+            "defects": [{key: getattr(one, key) for key in _OF_DEFECT} for one in self.defects],
             "solves": [
                 {
                     **live_values(report),

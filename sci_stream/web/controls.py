@@ -20,6 +20,7 @@ from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
+from sci_stream.web.recordings import MAX_NOTE
 from sci_stream.web.replays import MAX_ITERATIONS, Replays
 from sci_stream.web.slots import Slots
 
@@ -84,6 +85,11 @@ class _ReplayRequest(_PageRequest):
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 1
 
 
+class _NoteRequest(_PageRequest):
+    recording: str
+    note: Annotated[str, Field(max_length=MAX_NOTE), AfterValidator(_printable)]
+
+
 async def answer(
     request: Request, display: Display, replays: Replays, ask: Ask | None, slots: Slots
 ) -> Response:
@@ -128,12 +134,16 @@ async def _do(
                 return {"text": await slots.run(start)}
             await slots.run(replays.stop)
             return {}
+        case "note":
+            noted = validate_options(_NoteRequest, body, where)
+            await slots.run(partial(replays.recordings.write_note, noted.recording, noted.note))
+            return {}
     if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")
     if name not in {"set", "do"}:
         hint = "It is a parameter of the sink: set." if name == "recording" else None
         raise InputError(
-            f"Unknown control command {name!r}", expected="tone, replay, set or do", hint=hint
+            f"Unknown control command {name!r}", expected="tone, replay, note, set or do", hint=hint
         )
     order = validate_options(_SetRequest if name == "set" else _DoRequest, body, where)
     answered = await asyncio.wrap_future(

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from sci_stream.errors import InputError
+from sci_stream.errors import FileFormatError, InputError
+from sci_stream.file_guard import complete_output, read_small
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.model import Reconstruction
 from sci_stream.optics.calibration import Calibration
@@ -31,6 +32,8 @@ _MAX_READERS = 4
 # A snapshot of 2048×2048 px with 24 frames; larger ones would take memory that the rig needs.
 _MAX_SNAPSHOT_BYTES = 256 << 20
 _THUMBNAIL_PX = 96
+MAX_NOTE = 500
+"""Characters of a note on a recording."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class RecordingEntry:
     parent: str = ""
     """The recording that it is a replay of."""
     events: int = 0
+    note: str = ""
 
 
 class Recordings:
@@ -74,7 +78,14 @@ class Recordings:
                 entry = RecordingEntry(path.name, 0, 0.0, "open")
             else:
                 entry = _described(path, status.st_mtime_ns, status.st_size)
-            entries.append(replace(entry, bytes=status.st_size, modified_s=status.st_mtime))
+            entries.append(
+                replace(
+                    entry,
+                    bytes=status.st_size,
+                    modified_s=status.st_mtime,
+                    note=_note_on(path),
+                )
+            )
         return entries
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
@@ -100,6 +111,18 @@ class Recordings:
         if name == self._open_name():
             raise InputError(f"{name} is still being written", hint="Stop the recording first.")
         return path
+
+    def write_note(self, name: str, note: str) -> None:
+        """Keep a note on a recording, in a text file beside it; an empty one removes it.
+
+        Raises `InputError` as `path_of`; `StorageError` if the note cannot be written.
+        """
+        note_path = _note_path(self.path_of(name))
+        if not note:
+            note_path.unlink(missing_ok=True)
+            return
+        with complete_output(note_path, replace=True) as partial:
+            partial.write_text(note, encoding="utf-8")
 
     def snapshot(self, name: str, index: int) -> tuple[Reconstruction, int]:
         """Return a snapshot of a recording by its place, its series named as the file, and the
@@ -163,6 +186,21 @@ class Recordings:
 
 def _is_recorded(path: Path) -> bool:
     return path.suffix in _SUFFIXES and not path.name.startswith(".")
+
+
+def _note_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.note.txt")
+
+
+def _note_on(path: Path) -> str:
+    note_path = _note_path(path)
+    if not _is_regular(note_path):
+        return ""
+    try:
+        content = read_small(note_path, "a note", 4 * MAX_NOTE)
+    except FileFormatError:  # removed meanwhile, or no note of this page
+        return ""
+    return content.decode("utf-8", "replace")
 
 
 def _is_regular(path: Path) -> bool:

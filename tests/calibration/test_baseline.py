@@ -54,6 +54,14 @@ def test_usual_noise_is_no_alarm() -> None:
     assert baseline.excess is None
 
 
+def test_warm_starts_that_stop_paying_are_a_step() -> None:
+    baseline, _ = watched()
+    unpaid = replace(report(0.02), start_reason="no_gain")
+    answers = [baseline.add(unpaid, SCENE, SNAPSHOT) for _ in range(20)]
+    assert answers.index("step") == 1
+    assert answers.count("step") == 1
+
+
 def test_step_that_is_corrected_is_no_alarm() -> None:
     baseline, answers = watched(0.04, 0.04, 0.02, *USUAL)
     assert "step" in answers[:3]

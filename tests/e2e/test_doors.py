@@ -257,9 +257,9 @@ def test_every_door_gives_one_answer(
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(("change", "withheld"), [(displaced, False), (of_other_masks, True)])
+@pytest.mark.parametrize(("change", "defects", "withheld"), KINDS, ids=_name)
 def test_refined_snapshot_keeps_masks_and_outcome(
-    change: Callable[[Rig], Snapshot], withheld: bool, tmp_path: Path
+    change: Callable[[Rig], Snapshot], defects: set[str], withheld: bool, tmp_path: Path
 ) -> None:
     rig = Rig(width_px=SIZE, height_px=SIZE, mask="random", scene="fast", truth=False)
     shown = reconstructed_by_node(rig, dataclasses.replace(change(rig), truth=None))

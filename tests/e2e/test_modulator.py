@@ -12,6 +12,7 @@ import pytest
 from sci_stream.config import load_rig
 from sci_stream.model import Array
 from sci_stream.nodes.runtime.modulators import make_coded_camera
+from sci_stream.optics.white import fit_white
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
@@ -20,7 +21,7 @@ from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import assert_accounted_for, write_rig
 from tests.rig_in_process import RigInProcess
-from tests.tools.modulated import masks
+from tests.tools.modulated import masks, modulated
 from tests.tools.replay_kit import differences
 
 pytestmark = pytest.mark.rig(seconds=40)
@@ -88,6 +89,42 @@ def test_faults_of_the_modulator_are_recovered_and_marked(
     found = differences(recorded, replay(recorded, ReplayPlan(last=20)).path)
     assert len(found) == 21
     assert max(found.values()) <= 2**-10, "replay equals live, with its corrections"
+
+
+def test_figure_advances_a_modulator_that_is_not_corrected(
+    rig_in_process: RigMaker, tmp_path: Path
+) -> None:
+    tables = coded(tmp_path, correct=False)
+    tables["reconstruct"]["reactions"] = ["residual > 0, at most 1: acquire advance_masks"]
+    rig = rig_in_process(tables)
+    rig.reconstruct(2)
+    rig.wait_for(lambda: rig.sink._operators.recent, "the reaction is carried out")
+    rig.reconstruct(3)
+    (change,) = rig.finish()["changes"]
+    assert (change["node"], change["name"]) == ("acquire", "advance_masks")
+    advance = columns(rig, "chunk_MaskAdvance")["chunk_MaskAdvance"]
+    assert (advance[0], *advance[-2:]) == (0, 1, 1)
+
+
+def test_action_advances_the_masks_by_one_pattern() -> None:
+    both = modulated(correct=False)
+    both.open()
+    calibration = both.calibration()
+    assert calibration is not None
+    both.start()
+    both.actions["advance_masks"]()
+    frame = both.read(1.0)
+    both.close()
+    assert frame is not None
+    assert frame.truth is not None
+    truth = frame.truth.reshape(calibration.phi.shape)
+    y = calibration.measurement(frame.counts)
+    rolled = [fit_white(y[None], np.roll(calibration.phi, -k, 0), truth[None])[1] for k in range(B)]
+    assert np.argmin(rolled) == 1
+
+
+def test_modulator_that_is_corrected_has_no_such_action() -> None:
+    assert not modulated().actions
 
 
 def test_calibrate_check_and_run_with_two_devices(

@@ -982,19 +982,28 @@ def test_page_folds_panels_and_changes_colours(open_viewer) -> None:
     assert viewer.complaints == []
 
 
-def test_page_tone_is_shared_between_viewers(open_viewer) -> None:
+def test_page_brightness_is_own_until_it_is_shared(open_viewer) -> None:
     one, other = open_viewer(), open_viewer()
     before = other.brightness()
     one.page.locator("#exposure").fill("-3")
+    wait_for(lambda: one.brightness() < 0.6 * before, "this viewer's video is darker")
+    assert other.page.locator("#exposure").input_value() == "0"
+    assert other.brightness() > 0.8 * before
+    own = one.brightness()
+    one.page.click("#tone-share")
     other.until("document.querySelector('#exposure').value === '-3'")
-    wait_for(lambda: other.brightness() < 0.6 * before, "the other viewer's video is darker")
+    wait_for(lambda: abs(other.brightness() / own - 1) < 0.1, "both are equally dark")
+    one.until("document.querySelector('#tone-share').hidden")
+
+
+def test_page_white_balance_is_for_all_viewers(open_viewer) -> None:
+    one, other = open_viewer(), open_viewer()
     one.page.keyboard.press("w")
     other.until(
         "document.querySelector('#white-grey_world').getAttribute('aria-pressed') === 'true'"
     )
     one.page.keyboard.press("0")
-    other.until("document.querySelector('#exposure').value === '0'")
-    wait_for(lambda: abs(other.brightness() - before) < 0.2 * before, "it is as bright as before")
+    other.until("document.querySelector('#white-none').getAttribute('aria-pressed') === 'true'")
     one.page.click("#white-fixed")
     other.until("!document.querySelector('#gains').hidden", "the gains are shown")
     one.page.locator("#gains input").nth(2).fill("2.5")

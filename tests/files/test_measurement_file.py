@@ -16,6 +16,8 @@ from sci_stream.files.arrays import read_one
 from sci_stream.files.mask_files import write_masks
 from sci_stream.files.measurement_file import COLOURS, load_measurement
 from sci_stream.files.media import require_video
+from sci_stream.model import BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.writer import RecordingWriter
@@ -346,3 +348,29 @@ def test_three_snapshots_that_look_like_colours_are_asked_about(tmp_path: Path) 
         np.savez(tmp_path / "y.npz", y=y, masks=masks)
         notes = load_measurement(tmp_path / "y.npz").assumed
         assert (COLOURS in notes) == is_asked
+
+
+COLOURED = np.random.default_rng(3).random((4, 3, 16, 20))
+RGB_LAST = np.moveaxis(COLOURED, 1, -1)
+GREY = RGB_LAST @ np.array([0.299, 0.587, 0.114])
+
+
+@pytest.mark.parametrize(
+    ("seen", "truth", "what"),
+    [
+        (COLOURED.swapaxes(0, 1), COLOURED, "one snapshot of each colour"),
+        (GREY[None], COLOURED, "grey values"),
+        (GREY[None], RGB_LAST, "grey values"),
+        (GREY[None], COLOURED.transpose(2, 3, 1, 0), "grey values"),
+        (sample_colours(RGB_LAST, BayerPhase.GRBG)[None], COLOURED, "a GRBG mosaic"),
+    ],
+)
+def test_truth_in_colour_is_taken_as_y_shows_it(
+    seen: np.ndarray, truth: np.ndarray, what: str, tmp_path: Path
+) -> None:
+    masks = np.random.default_rng(0).integers(0, 2, (4, 16, 20)).astype(float)
+    path = save(tmp_path / "a.npz", y=(masks * seen).sum(1), masks=masks, truth=truth)
+    found = load_measurement(path)
+    assert found.truth is not None
+    np.testing.assert_allclose(found.truth.reshape(seen.shape), seen, atol=1e-6)
+    assert f"truth is in colour: taken as {what}" in found.assumed

@@ -404,6 +404,18 @@ def test_masks_given_in_another_form_are_brought_to_y(filmed, change, words) -> 
     assert np.abs(repaired.video - right.video)[inside].mean() < 0.01
 
 
+def test_three_snapshots_that_look_like_colours_are_asked_about(y, masks) -> None:
+    colours = np.stack([y * gain for gain in (1.0, 0.8, 0.5)])
+    with pytest.warns(sci_stream.DataWarning, match="are they red, green and blue"):
+        solve(colours, masks, white=1.0)
+
+
+def test_truth_in_colour_is_refused_with_the_remedy(y, masks, x) -> None:
+    coloured = np.stack([x] * 3, axis=1)
+    with pytest.raises(InputError, match=r"pass truth\[:, 0\] with y\[0\]"):
+        solve(np.stack([y] * 3), masks, truth=coloured)
+
+
 def test_solve_that_diverges_raises_or_says_so(y, masks, tmp_path) -> None:
     weights = random_weights(layers=3, channels=8)
     large = dataclasses.replace(weights, kernels=tuple(1e15 * k for k in weights.kernels))

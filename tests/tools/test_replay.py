@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import time
 from collections.abc import Mapping
@@ -415,6 +416,21 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
                 assert file.parent == uninterrupted.parent
     third = replay(recorded, ReplayPlan(out=parts, resume=True))
     assert (third.before, third.done, third.complete) == (7, 7, True), "everything is done"
+
+
+def test_replay_stopped_within_a_window_resumes_equally(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sci_stream.recon.joint._MAX_BLOCK", 2)
+    plan = ReplayPlan(device="cpu", solver=SolverChanges(solver="unrolled", iterations=9))
+    whole = replay(recorded, dataclasses.replace(plan, out=recorded.with_name("whole.h5")))
+    parts = dataclasses.replace(plan, out=recorded.with_name("parts.h5"), resume=True)
+    solves = itertools.count(1)
+    first = replay(recorded, parts, stop=lambda: next(solves) > 4)
+    assert (first.done, first.complete) == (2, False), "the second block lacks its last neighbour"
+    assert replay(recorded, parts).complete
+    found = differences(whole.path, first.path)
+    assert (len(found), max(found.values())) == (7, 0)
 
 
 def test_replay_continues_after_a_long_quiet_time(

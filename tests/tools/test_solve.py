@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -241,15 +242,35 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
     assert (status, (tmp_path / "v.npy").exists()) == (0, True)
 
 
-def test_command_turns_masks_that_lie_upside_down(tmp_path: Path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda masks: masks.transpose(0, 2, 1),
+        lambda masks: masks[:, ::-1],
+        lambda masks: np.roll(masks, 1, 2),
+        lambda masks: 1 - masks,
+    ],
+    ids=["transposed", "upside down", "moved", "inverted"],
+)
+def test_command_corrects_masks_in_the_words_of_reconstruct(
+    change, tmp_path: Path, monkeypatch, capsys
+) -> None:
     camera = Rig(width_px=96, height_px=96, mask="random")
-    np.save(tmp_path / "y.npy", camera.calibration.measurement(camera.snapshot().counts))
-    np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
+    y = camera.calibration.measurement(camera.snapshot().counts)
+    masks = change(camera.calibration.phi)
+    options = {"solver": "tv", "iterations": 2}
+    with pytest.warns(sci_stream.DataWarning, match="done here") as warned:
+        result = sci_stream.reconstruct(y, masks, **options)
+    np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "masks.npy", masks)
     files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--solver", "tv")
     status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
-    assert (status, (tmp_path / "v.npy").exists()) == (0, True)
-    assert "note: the masks fit y upside down" in said
-    assert "(done here)" in said
+    assert status == 0
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy")[0], result.video, atol=1e-4)
+    words = said.replace(" of y.npy fit", " fit")
+    (correction,) = [str(one.message) for one in warned if "done here" in str(one.message)]
+    assert words.count("done here") == 1
+    assert re.sub(r"-?0\.0\d", "0", correction) in re.sub(r"-?0\.0\d", "0", words)
 
 
 def test_command_solves_counts_with_a_calibration(

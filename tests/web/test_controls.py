@@ -218,7 +218,7 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("tone", {"exposure_ev": 1e9}, "less than or equal to 10"),
         ("tone", [1], "object"),
         ("recording", {"on": True}, "a parameter of the sink: set"),
-        ("reboot", {}, "tone, replay, set or do"),
+        ("reboot", {}, "tone, replay, note, set or do"),
         ("set", {"node": "acquire"}, "parameters is missing"),
         ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),

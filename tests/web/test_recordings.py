@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import sys
@@ -323,3 +324,36 @@ def test_stopped_replay_names_no_error_and_leaves_none_running(preview: WebPrevi
     assert plain_http.post(f"{preview.url}control/replay", json={}).json()["ok"]
     state = plain_http.get(f"{preview.url}recordings").json()["replay"]
     assert (state["running"], state["error"]) == (False, "")
+
+
+def _ask(page: str, body: dict[str, str]) -> object:
+    content = json.dumps(body).encode()
+    return plain_http.post(
+        page, content=content, headers={"Content-Type": "application/json"}
+    ).json()
+
+
+def _note(folder: Path) -> str:
+    entries = Recordings(folder, lambda: "").entries()
+    return next(entry.note for entry in entries if entry.name == "run.h5")
+
+
+def test_note_is_kept_beside_its_recording(preview: WebPreview, folder: Path) -> None:
+    page = f"{preview.url}control/note"
+    body = {"recording": "run.h5", "note": "drop of milk, 24 °C"}
+    assert _ask(page, body) == {"ok": True}
+    assert (folder / "run.h5.note.txt").read_text(encoding="utf-8") == "drop of milk, 24 °C"
+    assert _note(folder) == "drop of milk, 24 °C"
+    _ask(page, {**body, "note": ""})
+    assert not (folder / "run.h5.note.txt").exists()
+
+
+def test_note_of_a_link_is_not_shown(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret", encoding="utf-8")
+    link = folder / "run.h5.note.txt"
+    link.symlink_to(secret)
+    assert _note(folder) == ""
+    Recordings(folder, lambda: "").write_note("run.h5", "mine")
+    assert secret.read_text(encoding="utf-8") == "secret"
+    link.unlink()

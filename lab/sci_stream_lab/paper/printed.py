@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
+
 # Rows in the paper's order: PSNR in dB and SSIM of each set of _SETS.
 _TABLE = {
     "GAP-TV": "26.46 .8848 20.89 .7148 28.52 .9092 34.63 .9704 24.82 .8383 25.05 .8281",
@@ -33,6 +36,38 @@ PAPER_MINUTES = {
     "PnP-WNNM-FFDNet": 17.9,
 }
 """Minutes a shot; PnP-FFDNet on a GPU."""
+
+
+PUBLISHED_DB: dict[str, dict[str, float]] = {
+    "PnP-FFDNet": {name: PAPER[name]["PnP-FFDNet"][0] for name in _SETS},
+    "PnP-FastDVDnet": dict(zip(_SETS, (32.33, 26.17, 36.14, 41.93, 26.33, 27.87), strict=True)),
+    "GAP-net": dict(zip(_SETS, (31.38, 27.67, 37.59, 41.11, 28.00, 28.97), strict=True)),
+    "EfficientSCI": {},
+}
+"""PSNR in dB by method and set, as published: see `SOURCES`."""
+SOURCES = (
+    "published PSNR, for any mask: PnP-FFDNet (Yuan et al., CVPR 2020); PnP-FastDVDnet by the "
+    "toolbox github.com/ucaswangls/cacti (Yuan et al., TPAMI 2021, print a mean of 32.35)",
+    "published PSNR, trained for one mask: GAP-net (Meng et al. 2020) by the same toolbox; "
+    "EfficientSCI (Wang et al., CVPR 2023), mean of the six sets alone",
+)
+EFFICIENTSCI_MEAN_DB = 36.4
+
+
+def published_db(method: str, stem: str) -> float | None:
+    """Return the PSNR of a method for a file whose name starts with the set's name."""
+    row = PUBLISHED_DB[method]
+    return next((db for name, db in row.items() if stem.lower().startswith(name)), None)
+
+
+def published_mean_db(method: str, stems: Sequence[str]) -> float | None:
+    """Return the mean PSNR of a method over sets; None unless all of them are published."""
+    sets = {name for name in _SETS for stem in stems if stem.lower().startswith(name)}
+    if method == "EfficientSCI":
+        return EFFICIENTSCI_MEAN_DB if sets == set(_SETS) else None
+    figures = [published_db(method, stem) for stem in stems]
+    known = [db for db in figures if db is not None]
+    return fmean(known) if known and len(known) == len(figures) else None
 
 
 def paper_row(stem: str) -> dict[str, tuple[float, float]]:

@@ -185,6 +185,11 @@ class ManagedCamera:
         with self._call("counters"):
             return dict(self._camera.counters())
 
+    @property
+    def actions(self) -> Mapping[str, Callable[[], str]]:
+        """Actions of an operator on the mask modulator, by name."""
+        return self._camera.actions if isinstance(self._camera, ModulatedCamera) else {}
+
     def observe(self, evidence: Mapping[str, Value]) -> None:
         """Take the evidence of a video about the mask modulator; from any thread."""
         if isinstance(self._camera, ModulatedCamera):

@@ -63,7 +63,7 @@ _FINISHED = "finished"
 _OFFERED = {
     AcquirePhase.STANDBY: ("start_series",),
     AcquirePhase.WAITING: ("next_series", "stop_series"),
-    AcquirePhase.RUNNING: ("next_series", "stop_series"),
+    AcquirePhase.RUNNING: ("next_series", "stop_series", "advance_masks"),
 }
 
 
@@ -132,7 +132,7 @@ class AcquireNode:
             read_timeout_s=rig.camera.read_timeout_s,
         )
         self._camera = camera
-        self._actions = dict(actions or {})
+        self._actions = {**(actions or {}), **camera.actions}
         self._controls = ControlHandler(
             "acquire", self._link.connection.send, self._reader.change, self._actions
         )
@@ -575,15 +575,11 @@ class AcquireNode:
         )
 
 
-def _versions(rig: Rig, capabilities: CameraCapabilities) -> dict[str, str]:
-    firmware = {FIRMWARE: capabilities.firmware[:_MAX_FIRMWARE]} if capabilities.firmware else {}
-    return versions() | input_versions(rig) | firmware
-
-
 def series_info(
     name: str, rig: Rig, capabilities: CameraCapabilities, calibration: Calibration
 ) -> SeriesInfo:
     """Return the information about a series at its start."""
+    firmware = {FIRMWARE: capabilities.firmware[:_MAX_FIRMWARE]} if capabilities.firmware else {}
     return SeriesInfo(
         series=name,
         started_ns=unix_ns(),
@@ -600,7 +596,7 @@ def series_info(
         bayer=calibration.bayer or capabilities.bayer,
         frame_period_ns=capabilities.frame_period_ns,
         rig_toml=rig.to_toml(),
-        versions=_versions(rig, capabilities),
+        versions=versions() | input_versions(rig) | firmware,
         chunks={**capabilities.chunks, FRAME_FAULT: UNIT},
         distortions=" ".join(f"{text}." for text in capabilities.distortions),
     )

@@ -415,7 +415,7 @@ class SolverThread:
             return
         watch = self._watches[done.snapshot.calibration_hash]
         try:
-            video, report, _ = watch.finish(done.snapshot, done.pending)
+            video, report, *_ = watch.finish(done.snapshot, done.pending)
         except Exception as error:
             self._fail(done.snapshot, error)
             return

@@ -18,6 +18,7 @@ from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.diagram import describe
 from sci_stream.modulation.feedback import (
     ADVANCE,
+    ASKED,
     CORRECTIONS,
     DELAY,
     SHIFT_X,
@@ -316,6 +317,15 @@ class ModulatedCamera:
         """Take the evidence of a reconstructed snapshot; from any thread."""
         if self._section.correct:
             self._evidence.append(evidence)
+
+    @property
+    def actions(self) -> Mapping[str, Callable[[], str]]:
+        """Actions of an operator, by name. A rig that corrects the phase itself would undo one."""
+        return {} if self._section.correct else {"advance_masks": self._advance}
+
+    def _advance(self) -> str:
+        self._evidence.append({ASKED: True})
+        return "the masks advance by one pattern before the next snapshot"
 
     def _correct(self) -> None:
         while self._evidence and self.plan is not None:

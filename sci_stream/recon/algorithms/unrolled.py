@@ -124,6 +124,15 @@ class UnrolledSolver:
         stages = self.stages[:steps]
         return estimates(problem, stages, self.dtype, self.pixels_per_chunk, between)
 
+    def reconstruct_series(
+        self, problems: Sequence[Coded], steps: int, between: Callable[[], None]
+    ) -> Iterator[Tensor]:
+        """Return the estimates of the first stages; see `sci_stream.ports.SeriesReconstructor`."""
+        joined = Coded(*map(torch.cat, zip(*problems, strict=True)))
+        stages, chunk = self.stages[:steps], self.pixels_per_chunk
+        number = len(problems)
+        return estimates(joined, stages, self.dtype, chunk, between, snapshots=number)
+
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see
         `sci_stream.ports.MemoryReducible`.
@@ -140,13 +149,16 @@ def estimates(
     dtype: torch.dtype,
     pixels_per_chunk: int | None = None,
     between: Callable[[], None] = lambda: None,
+    *,
+    snapshots: int = 1,
 ) -> Iterator[Tensor]:
     """Yield the result of each stage, (N, B, H, W); convolutions in ``dtype``, all else in float32.
 
     Gradients pass.
 
     ``pixels_per_chunk``: see `UnrolledSolver`; None for all frames at once. ``between`` is called
-    before each stage.
+    before each stage. The videos are those of so many ``snapshots``, one behind the other: their
+    frames are neighbours across the seam.
     """
     rows, columns = problem.y.shape[-2:]
     y, phi, r_inv, noise, start_error, still, v = _even(problem)
@@ -156,9 +168,14 @@ def estimates(
     maps = _MAP_SCALE * torch.stack((noise.sqrt() * scale, start_error.sqrt()), 1).clamp_max(
         _MAP_LIMIT
     )
-    sizes = plan_chunks(n_frames, y.numel(), pixels_per_chunk or n_frames * y.numel())
+    planes = len(y) // snapshots
+    frame_pixels = y[:planes].numel()
+    sizes = plan_chunks(n_frames, frame_pixels, pixels_per_chunk or n_frames * frame_pixels)
+    ends = list(itertools.accumulate(sizes))
     chunks = [
-        slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)
+        (slice(first, first + planes), slice(end - size, end))
+        for first in range(0, len(y), planes)
+        for size, end in zip(sizes, ends, strict=True)
     ]
 
     def corrected(v: Tensor, aim: Tensor, variance: Tensor) -> Tensor:
@@ -170,9 +187,10 @@ def estimates(
     def inputs(x: Tensor, before: Tensor, sigma: Tensor) -> Iterator[Tensor]:
         """Yield the inputs of the network for each chunk, (N·F, C, H/2, W/2)."""
         for at in chunks:
-            change = (x[:, at] - before[:, at]) * (_CHANGE_SCALE / error).unsqueeze(1)
-            blocks = _blocked(x[:, at]), _halved(sigma, change), _blocked(change)
-            known = _blocked(phi[:, at] * scale.unsqueeze(1)), _halved(maps, change)
+            part = at[0]
+            change = (x[at] - before[at]) * (_CHANGE_SCALE / error[part]).unsqueeze(1)
+            blocks = _blocked(x[at]), _halved(sigma[part], change), _blocked(change)
+            known = _blocked(phi[at] * scale[part].unsqueeze(1)), _halved(maps[part], change)
             yield torch.cat((*blocks, *known), 1).to(dtype)
 
     before, y_acc, relaxation = still.unsqueeze(1).expand_as(phi), y, y.new_zeros(())
@@ -184,7 +202,8 @@ def estimates(
             variance = 2 * sigma.square()
             channels = stage.kernels[0].shape[1] - STAGE_INPUTS
             memory = y.new_zeros(
-                (*phi.shape[:2], y.shape[-2] // 2, y.shape[-1] // 2, channels), dtype=dtype
+                (planes, snapshots * n_frames, y.shape[-2] // 2, y.shape[-1] // 2, channels),
+                dtype=dtype,
             )
         else:
             gram = forward(phi, variance * phi)
@@ -193,19 +212,19 @@ def estimates(
             )
         x = corrected(v, y_acc, variance)
         variance = torch.empty_like(x)
-        for at, out in _through(stage, inputs(x, before, sigma), memory):
+        outputs = _through(stage, inputs(x, before, sigma), memory)
+        for at, out in zip(chunks, outputs, strict=True):
             wrong, log = (
-                F.pixel_shuffle(out.float(), 2).view(*x[:, at].shape[:2], 2, *x.shape[2:]).unbind(2)
+                F.pixel_shuffle(out.float(), 2).view(*x[at].shape[:2], 2, *x.shape[2:]).unbind(2)
             )
-            x[:, at] -= wrong
-            variance[:, at] = 2 * sigma.square() * (_LOG_RANGE * torch.tanh(log / _LOG_RANGE)).exp()
+            x[at] -= wrong
+            level = 2 * sigma[at[0]].square()
+            variance[at] = level * (_LOG_RANGE * torch.tanh(log / _LOG_RANGE)).exp()
         before, v, relaxation = x, x, stage.step[1]
         yield v.lerp(corrected(v, y, variance), _FITTED)[..., :rows, :columns]
 
 
-def _through(
-    stage: Stage, chunks: Iterable[Tensor], memory: Tensor
-) -> Iterator[tuple[slice, Tensor]]:
+def _through(stage: Stage, chunks: Iterable[Tensor], memory: Tensor) -> Iterator[Tensor]:
     """Pass frames through the layers, chunk by chunk: each layer is a chunk behind the one before.
 
     Parameters
@@ -217,7 +236,7 @@ def _through(
 
     Yields
     ------
-    Frames that are finished, and the outputs for them, (N·F, 8, H/2, W/2).
+    The outputs for each chunk, (N·F, 8, H/2, W/2).
     """
     kernels = [kernel.to(memory.dtype) for kernel in stage.kernels]
     biases = [bias.to(memory.dtype) for bias in stage.biases]
@@ -232,7 +251,7 @@ def _through(
         at = slice(done, done := done + videos.shape[1])
         memory[:, at] += videos[..., -passed:]
         images = videos.flatten(0, 1).permute(0, 3, 1, 2)
-        yield at, F.conv2d(images, kernels[-1], biases[-1], padding=1)
+        yield F.conv2d(images, kernels[-1], biases[-1], padding=1)
 
 
 def _with_memory(chunks: Iterable[Tensor], memory: Tensor) -> Iterator[Tensor]:

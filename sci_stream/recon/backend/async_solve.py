@@ -60,13 +60,13 @@ class AsyncSolve:
             residual=residual,
             noise=None if math.isnan(noise) else noise,
             mismatch=None if math.isnan(mismatch) else mismatch,
-            psnr_db=None if self.truth is None else _psnr(video, self.truth),
+            psnr_db=None if self.truth is None else video_psnr(video, self.truth),
         )
         self.finished(report)
         return video, report
 
 
-def _psnr(video: npt.NDArray[np.floating[Any]], truth: Array) -> float:
+def video_psnr(video: npt.NDArray[np.floating[Any]], truth: Array) -> float:
     """Return the mean PSNR in dB, the truth given as integers (full range = 1.0) or as floats."""
     peak = float(np.iinfo(truth.dtype).max) if np.issubdtype(truth.dtype, np.integer) else 1.0
     ours = torch.from_numpy(video.astype(np.float32, copy=False))

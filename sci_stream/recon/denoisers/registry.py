@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.plugin_entries import plugin_names
 from sci_stream.ports import Denoiser, Reconstructor, Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
@@ -128,12 +128,14 @@ def denoiser_spec(name: str) -> DenoiserSpec:
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
-    names = ", ".join(sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)}))
+    names = sorted({*DENOISERS, *plugin_names(DENOISERS_GROUP)})
     raise ConfigError(
         "Unknown solver",
-        expected=f"one of {names}, module:Class, file.py:Class or a file .pt, .pt2 or .onnx",
+        expected=f"one of {', '.join(names)}, module:Class, file.py:Class or a file "
+        ".pt, .pt2 or .onnx",
         got=repr(name),
-        hint="A plug-in is found once its package is installed, such as sci-stream-lab.",
+        hint=did_you_mean(name, names)
+        or "A plug-in is found once its package is installed, such as sci-stream-lab.",
     )
 
 

@@ -70,12 +70,15 @@ class InitialErrorMap(NamedTuple):
         return noise, self._replace(around=self.around.add(added, alpha=1 / ERROR_PER_SIGMA))
 
 
-def start_error(mispredicted: Tensor, contrast: Tensor, moves: Tensor) -> InitialErrorMap:
+def start_error(
+    mispredicted: Tensor, contrast: Tensor, moves: Tensor, filled: Tensor
+) -> InitialErrorMap:
     """Estimate the error of the frames from their prediction errors.
 
     The mean of the frames is measured directly; their differences are in error. Such an error of
     variance e² mispredicts y_p with the variance e² (Σφ² − (Σφ)²/B): grey masks that hardly differ
-    hardly show it.
+    hardly show it. A pixel that is open in no mask has the error of being filled, also in a still
+    scene: behind two random binary masks that is each fourth one.
 
     Parameters
     ----------
@@ -86,9 +89,12 @@ def start_error(mispredicted: Tensor, contrast: Tensor, moves: Tensor) -> Initia
         Σφ² − (Σφ)²/B of the same pixels, 0 likewise.
     moves
         (P, H, W), 0–1: where something moves.
+    filled
+        Squared error of filling pixels that are not measured, (P, H, W), 0 where they are.
     """
     near = box_mean(contrast, WINDOW_PX)
     known = near > _TINY
     around = box_mean(mispredicted, WINDOW_PX) / torch.where(known, near, 1.0)
+    around = torch.where(filled > 0, filled, around)
     where_wrong = ((around * known).square().sum() / known.sum().clamp_min(1)).sqrt()
     return InitialErrorMap(torch.where(known, around, math.inf), where_wrong, moves)

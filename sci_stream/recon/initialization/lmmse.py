@@ -139,6 +139,9 @@ class LeaveOneOutError:
         # Local mean of the squared prediction errors of equal frames, (P, H, W).
         still = self._still.solve(self._y - self._transmission * self._mean, self._measured)
         self._still_error = self._squared_error(self._still, still.dual)
+        # Each measured pixel is predicted as an unmeasured one is filled: from those around it.
+        power = box_mean(self._transmission.square(), WINDOW_PX).clamp_min(_TINY)
+        self._filled_error = (1 - self._measured) * self._still_error / power
 
     def cold(self, still: Tensor, *, linear: bool = True) -> InitialGuess:
         """Return the cold start.
@@ -207,7 +210,8 @@ class LeaveOneOutError:
 
         ``moves``, (P, H, W), 0–1: where something moves.
         """
-        return start_error(guess.error * self._measured, self._contrast, moves)
+        mispredicted = guess.error * self._measured
+        return start_error(mispredicted, self._contrast, moves, self._filled_error)
 
     def misfit(self, video: Tensor) -> Tensor:
         """Return ‖y − Φx‖₂/‖y‖₂ of frames, (P, B, H, W), over the pixels that count; ()."""

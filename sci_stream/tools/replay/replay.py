@@ -8,8 +8,8 @@ import dataclasses
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import GuardedSolver
+from sci_stream.recon.guarded import Delivered, GuardedSolver
+from sci_stream.recon.joint import Solved, jointly
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
@@ -161,7 +162,8 @@ def replay(
 
     By default each snapshot gets its recorded prior, settings and iterations, so that the result
     equals the recorded one within float16 rounding. If a solve ran out of time, its σ schedule was
-    cut short, which a replay does not repeat: it then does better.
+    cut short, which a replay does not repeat: it then does better. With another prior or other
+    iterations, trained stages see several snapshots as one video (`sci_stream.recon.joint`).
 
     ``progress`` is called after each snapshot with the number done, the total, and the last report;
     ``stop`` before each: True ends the replay cleanly, to be resumed later.
@@ -273,6 +275,10 @@ def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
         return set(earlier.video.seqs.tolist())
 
 
+class _StoppedError(Exception):
+    """A stop is requested."""
+
+
 @dataclass(eq=False)
 class _Run:
     """Solve snapshots in order and write them; ``done`` of them so far."""
@@ -319,18 +325,15 @@ class _Run:
         with ExitStack() as opened:
             opened.enter_context(writer)
             writer.notes["solvers"] = self.solver.described
-            self._solve_preceding(seqs[0])
             flushed_s = time.monotonic()
-            for index, seq in enumerate(seqs):
-                if stop():
-                    break
+            for index, reconstruction in enumerate(self._reconstructions(seqs, stop)):
+                seq = reconstruction.id.seq
                 if (
                     index and seq - seqs[index - 1] > MAX_EMPTY_ROWS
                 ):  # not kept in between, of a triggered recording
                     writer.settled_below = seq
                     last, writer = writer, opened.enter_context(writer.next_segment())
                     last.close(ledger.counts(), continued=writer.path.name)
-                reconstruction = self._solve(seq)
                 writer.write_reconstruction(reconstruction)
                 if self.solver.decisions is not None:
                     writer.write_evidence(seq, self.series.row(seq))
@@ -347,12 +350,34 @@ class _Run:
             ledger.end(before + self.done)
             writer.close(ledger.counts())
 
-    def _solve_preceding(self, first: int) -> None:
-        """Solve the directly preceding snapshots, so that the first one starts as in an
+    def _reconstructions(
+        self, seqs: list[int], stop: Callable[[], bool]
+    ) -> Iterator[Reconstruction]:
+        """Reconstruct snapshots in order, until a stop is requested.
+
+        Those whose joint solve lacks snapshots then are left to be solved again.
+        """
+        started_ns: dict[int, int] = {}
+
+        def solved() -> Iterator[Solved]:
+            for seq in (*self._preceding(seqs[0]), *seqs):
+                if stop():
+                    raise _StoppedError
+                started_ns[seq] = unix_ns()
+                yield self._solve(seq)
+
+        with suppress(_StoppedError):
+            for snapshot, delivered in jointly(solved()):
+                seq = snapshot.id.seq
+                if seq >= seqs[0]:
+                    yield self._reconstruction(snapshot, delivered, started_ns.pop(seq))
+
+    def _preceding(self, first: int) -> range:
+        """Return the directly preceding snapshots: solved, too, the first one starts as in an
         uninterrupted run.
         """
         if not self.solver.of(first).settings.warm_start:
-            return
+            return range(0)
         stored = set(self.series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
@@ -362,8 +387,7 @@ class _Run:
             and not self._recorded_cold(start)
         ):
             start -= 1
-        for seq in range(start, first):
-            self._solve(seq)
+        return range(start, first)
 
     def _recorded_cold(self, seq: int) -> bool:
         """Whether a snapshot starts cold because it did when recorded."""
@@ -378,12 +402,14 @@ class _Run:
             engine.warm_up()
             if self.series.rows["stuck_pixels"].any():
                 engine.left_out = stuck_in(self.series.raw[0], self.calibration)
+            # Windows of snapshots would not give the video that was recorded.
+            engine.keeps_tail = not self.solver.as_recorded
             solver = self.solvers[setup.solver.name] = GuardedSolver(engine)
         elif solver.engine.settings is not setup.settings:
             solver.engine.change_settings(setup.settings)
         return solver
 
-    def _solve(self, seq: int) -> Reconstruction:
+    def _solve(self, seq: int) -> Solved:
         setup = self.solver.of(seq)
         solver = self._solver(setup)
         row = self.series.row(seq)
@@ -393,17 +419,20 @@ class _Run:
             # it.
             solver.engine.forget()
         recorded = int(row["iterations"]) if self.solver.as_recorded else 0
-        started_ns = unix_ns()
         iterations = recorded or setup.settings.iterations
         decision = self.solver.decision_of(seq)
         if decision is None:
-            video, report, _ = solver.solve(snapshot, iterations)
-        else:
-            video, report, _ = solver.solve_as_decided(snapshot, decision, iterations)
+            return snapshot, solver.solve(snapshot, iterations)
+        return snapshot, solver.solve_as_decided(snapshot, decision, iterations)
+
+    def _reconstruction(
+        self, snapshot: Snapshot, delivered: Delivered, started_ns: int
+    ) -> Reconstruction:
+        seq = snapshot.id.seq
         return Reconstruction.of(
             snapshot,
-            video=video,
-            report=dataclasses.replace(report, solver=setup.id),
+            video=delivered.video,
+            report=dataclasses.replace(delivered.report, solver=self.solver.of(seq).id),
             times=StageTimes(
                 acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()
             ),

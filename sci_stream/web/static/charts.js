@@ -1,7 +1,8 @@
 // Histograms and the chart of minutes, an hour or a day, at screen resolution.
 
-import { el, state } from "./page.js";
+import { el } from "./page.js";
 import { count, percent } from "./format.js";
+import { shownTone, toned } from "./tone.js";
 
 export const SPAN_S = 300;
 const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/archive.py
@@ -43,7 +44,7 @@ const sample = new OffscreenCanvas(SAMPLE_PX, SAMPLE_PX).getContext("2d", { will
 // The histogram of a frame on the screen: one for grey, or those of red, green and blue.
 function levelsOf(frame, colour) {
   sample.imageSmoothingEnabled = false;  // a mean of pixels would hide those that are clipped
-  sample.drawImage(frame, 0, 0, SAMPLE_PX, SAMPLE_PX);
+  toned(sample, () => sample.drawImage(frame, 0, 0, SAMPLE_PX, SAMPLE_PX));
   const { data } = sample.getImageData(0, 0, SAMPLE_PX, SAMPLE_PX);
   const levels = Array.from({ length: colour ? 3 : 1 }, () => new Array(BINS).fill(0));
   for (let i = 0; i < data.length; i += 4) levels.forEach((bins, channel) => { bins[(data[i + channel] * BINS) >> 8] += 1; });
@@ -52,7 +53,7 @@ function levelsOf(frame, colour) {
 
 export function histograms({ bayer, counts, saturated_fraction: saturated }, frame) {
   const screen = surface(el("levels"));
-  const levels = levelsOf(frame, bayer || (state.status.preview?.tone?.false_colour ?? "none") !== "none");
+  const levels = levelsOf(frame, bayer || (shownTone().false_colour ?? "none") !== "none");
   const [r, g, b] = levels;
   screen.context.globalCompositeOperation = "lighter";
   if (g) {

@@ -3,10 +3,11 @@
 import { all, attempt, el, put, state, toast } from "./page.js";
 import { ask, get } from "./link.js";
 import { change, confirmed, name as operator } from "./operator.js";
-import { frameIndex, isPaused, setPlaying, step } from "./player.js";
+import { frameIndex, isPaused, redraw, setPlaying, step } from "./player.js";
 import { pixelAt } from "./view.js";
 import { toLive } from "./timeline.js";
 import { arrange } from "./layout.js";
+import { dropOwn, isOwn, ownTone, showOwn, shownTone, takeOwn } from "./tone.js";
 import { judge } from "./verdict.js";
 
 const SHOWN = { exposure_ev: (v) => `${v > 0 ? "+" : ""}${v.toFixed(1)} EV`, black: (v) => v.toFixed(3), gamma: (v) => v.toFixed(2) };
@@ -19,7 +20,14 @@ const gains = [...el("gains").children];
 
 let wanted = {}, busy = false;
 
-async function setTone(changes) {
+function setTone(changes) {
+  const rest = takeOwn(changes);
+  showTone(shownTone());
+  redraw();
+  return setForAll(rest);
+}
+
+async function setForAll(changes) {
   Object.assign(wanted, changes);
   if (busy) return;
   busy = true;
@@ -28,12 +36,12 @@ async function setTone(changes) {
       const now = wanted;
       wanted = {};
       const { tone } = await ask("tone", { ...now, who: operator() || "unknown" });
-      if (!Object.keys(wanted).length) showTone(tone);
+      if (!Object.keys(wanted).length) showTone({ ...tone, ...ownTone() });
     }
   } catch (error) {
     wanted = {};
     toast(error.message, true);
-    showTone(state.status.preview?.tone ?? {}, true);
+    showTone(shownTone(), true);
   } finally {
     busy = false;
   }
@@ -53,6 +61,7 @@ function showTone(tone, force = false) {
   gains.forEach((field, i) => {
     if (tone.gains && document.activeElement !== field) field.value = tone.gains[i].toFixed(2);
   });
+  showOwn();
 }
 
 // An empty field becomes null, which the sink node refuses with a message.
@@ -73,8 +82,9 @@ export const nudgeExposure = (by) => {
 // Show the present values: other viewers may have changed them, or the sink node was restarted.
 export function follow() {
   const { preview = {}, recording = {}, state: phase } = state.status;
-  if (!busy && preview.tone) showTone(preview.tone);
-  put("tone-by", preview.tone_by ? `by ${preview.tone_by}` : "");
+  if (!busy && preview.tone) showTone(shownTone());
+  const author = preview.tone_by ? `by ${preview.tone_by}` : "";
+  put("tone-by", isOwn() ? "on this screen" : author);
   const recordable = Boolean(preview.can_record) && phase === "running" && recording.state !== "closing";
   el("record").disabled = !recordable || switching;
   const on = recording.state === "recording";
@@ -88,6 +98,11 @@ export function newPicture(header) {
 }
 
 export const resetTone = () => setTone(state.status.preview?.rig_tone ?? {});
+
+async function shareTone() {
+  await setForAll(ownTone());
+  dropOwn();
+}
 export const autoWhite = () => setTone({ white_balance: el("white-grey_world").getAttribute("aria-pressed") === "true" ? "none" : "grey_world" });
 
 // --- picking white
@@ -182,7 +197,7 @@ export function start() {
   for (const field of gains) field.addEventListener("change", setGains);
   for (const button of all("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
   const clicks = {
-    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, pause: togglePlaying, full: toggleFull,
+    "tone-reset": resetTone, "tone-share": shareTone, "pick-leave": () => setPicking(false), record: toggleRecording, pause: togglePlaying, full: toggleFull,
     back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },
   };
   for (const [id, action] of Object.entries(clicks)) el(id).addEventListener("click", action);

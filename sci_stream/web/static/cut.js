@@ -5,6 +5,7 @@ import { el, put, state, toast } from "./page.js";
 import { colour, surface } from "./charts.js";
 import { get } from "./link.js";
 import { duration, fixed, known } from "./format.js";
+import { shownTone } from "./tone.js";
 import { pixelAt } from "./view.js";
 
 const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
@@ -99,7 +100,7 @@ function drawCut({ context, width, height }, recent) {
     hint(context, width, height, ["Draw a line on the video.", "Its pixels stand here, one column a frame: edges that move are slanted."]);
     return;
   }
-  const tone = state.status.preview?.tone ?? {}, gains = tone.white_balance === "fixed" ? tone.gains : [1, 1, 1];
+  const tone = shownTone(), gains = tone.white_balance === "fixed" ? tone.gains : [1, 1, 1];
   const image = new ImageData(recent.length, points);
   recent.forEach(({ along }, i) => {
     for (let j = 0; j < points; j += 1) {

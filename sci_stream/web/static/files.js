@@ -6,7 +6,7 @@ import { change, confirmed } from "./operator.js";
 import { bytes, count, duration, snapshots, stateWords, total } from "./format.js";
 import { numberShown, playRecording } from "./timeline.js";
 
-const LIST_MS = 2000;
+const LIST_MS = 2000, MAX_NOTE = 500;
 const SECONDS = [5, 10, 30, 60, 120, 300];
 
 // Through a blob, not a link: the error message of a refused download is shown on the page.
@@ -62,6 +62,7 @@ function card(entry, replay) {
   const figures = [duration(1000 * durationS), bytes(entry.bytes), condition].filter((text) => text !== "–");
   const about = make("div", { className: "what" }, make("b", {}, began.toLocaleString([], { dateStyle: "medium", timeStyle: "short" })),
     make("span", { className: "num" }, figures.join(" · ")), make("small", {}, ledgerLine(open ? state.status.ledger : entry.ledger)), make("small", {}, entry.name));
+  if (!open) about.append(noteField(entry));
   if (entry.events) about.append(make("small", {}, `${count(entry.events)} events`));
   if (entry.parent) about.append(make("small", {}, `replay of ${entry.parent}`));
   const actions = make("div", { className: "do" });
@@ -70,6 +71,13 @@ function card(entry, replay) {
   const made = make("li", {}, picture, about, actions);
   made.dataset.name = entry.name;
   return made;
+}
+
+function noteField({ name, note }) {
+  const field = make("input", { value: note, placeholder: "note", maxLength: MAX_NOTE });
+  field.setAttribute("aria-label", `Note on ${name}`);
+  field.addEventListener("change", () => attempt(() => change("note", { recording: name, note: field.value.trim() })));
+  return field;
 }
 
 function button(word, sign, action) {

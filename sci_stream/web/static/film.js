@@ -2,6 +2,7 @@
 
 import { el, make } from "./page.js";
 import { seek, shownFrames } from "./player.js";
+import { toned } from "./tone.js";
 
 const MAX_HEIGHT_PX = 84, LEAST_PX = 36, EDGES_PX = 7;  // those of a frame and the gap after it
 const GAIN = 6;          // a change of a sixth of the range is white
@@ -38,7 +39,7 @@ function paint(context, image, before) {
   const { width, height } = context.canvas;
   const rows = Math.min((image.width * height) / width, image.height);
   const top = (image.height - rows) / 2;
-  const draw = (frame) => context.drawImage(frame, 0, top, image.width, rows, 0, 0, width, height);
+  const draw = (frame) => toned(context, () => context.drawImage(frame, 0, top, image.width, rows, 0, 0, width, height));
   context.globalCompositeOperation = "source-over";
   draw(image);
   if (!before) return;

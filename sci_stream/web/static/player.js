@@ -2,6 +2,7 @@
 
 import { el, put, state } from "./page.js";
 import { count } from "./format.js";
+import { toned } from "./tone.js";
 
 const MIN_DWELL_MS = 1000 / 60;
 const FIRST_DWELL_MS = 1000 / 8;  // until the rate of the camera is known
@@ -161,7 +162,7 @@ function draw(index) {
   const { frames } = player.shown;
   const frame = frames[index];
   fit(video.canvas, frame.width, frame.height);
-  video.drawImage(frame, 0, 0);
+  toned(video, () => video.drawImage(frame, 0, 0));
   player.exact = false;
   player.index = index;
   el("scrub").value = String(index);
@@ -177,7 +178,7 @@ export function drawExact(image, { series, seq }, index) {
   const { header } = player.shown;
   if (header.series === series && header.seq === seq && player.index === index && isPaused()) {
     fit(video.canvas, image.width, image.height);
-    video.drawImage(image, 0, 0);
+    toned(video, () => video.drawImage(image, 0, 0));
     player.exact = true;
     captions(player.shown);
     player.onDraw(video);

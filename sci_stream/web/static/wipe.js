@@ -2,6 +2,7 @@
 
 import { el, state } from "./page.js";
 import { codedImage, otherFrame, redraw } from "./player.js";
+import { toned } from "./tone.js";
 import { place } from "./view.js";
 
 let on = false, share = 0.5;  // of the picture's width
@@ -10,7 +11,7 @@ const method = ({ iterations, method: name }) => [name, `${iterations} iteration
 
 function source() {
   const other = otherFrame();
-  if (other) return { image: other.image, left: method(other.header), right: method(state.shown) };
+  if (other) return { image: other.image, isVideo: true, left: method(other.header), right: method(state.shown) };
   const coded = codedImage();
   return coded && { image: coded, left: "Coded snapshot", right: "Video" };
 }
@@ -24,7 +25,9 @@ export function draw(context) {
   context.beginPath();
   context.rect(0, 0, at, height);
   context.clip();
-  context.drawImage(beside.image, 0, 0, width, height);
+  const drawBeside = () => context.drawImage(beside.image, 0, 0, width, height);
+  if (beside.isVideo) toned(context, drawBeside);
+  else drawBeside();
   context.restore();
 }
 

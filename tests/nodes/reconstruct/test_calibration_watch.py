@@ -161,7 +161,7 @@ def test_capture_that_fits_no_mask_warns_with_its_cause(
     bad = replace(snapshot, counts=counts[fault], calibration_hash=calibration.hash, truth=None)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
     with caplog.at_level(logging.WARNING):
-        video, report, defects = solved(CalibrationWatch(CalibrationSection(), engine), bad)
+        video, report, defects, _ = solved(CalibrationWatch(CalibrationSection(), engine), bad)
     assert [defect.fatal for defect in defects if defect.name == "mask_match"] == [True]
     assert words in caplog.text
     assert np.isfinite(video).all()

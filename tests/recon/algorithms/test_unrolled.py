@@ -162,15 +162,16 @@ def test_solve_of_few_iterations_has_few_stages_or_none(weights: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("snapshots", [1, 2])
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-def test_chunks_of_frames_change_nothing(at_once: int) -> None:
+def test_chunks_of_frames_change_nothing(at_once: int, snapshots: int) -> None:
     generator = torch.Generator().manual_seed(1)
     y, error, still = torch.rand((3, 2, 12, 14), generator=generator)
     phi, start = torch.rand((2, 2, 8, 12, 14), generator=generator)
     problem = Coded(y, phi, 1 / phi.square().sum(1), 0.01 * y, 0.1 * error, still, start)
     whole, parts = (
-        [*estimates(problem, random_stages(), torch.float32, pixels)]
-        for pixels in (None, at_once * y.numel())
+        [*estimates(problem, random_stages(), torch.float32, pixels, snapshots=snapshots)]
+        for pixels in (None, at_once * y.numel() // snapshots)
     )
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b)

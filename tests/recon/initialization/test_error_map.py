@@ -21,6 +21,7 @@ from tests.recon.films import film
 
 P, H, W = 2, 24, 32
 CPU = torch.device("cpu")
+NO_FILLING = torch.zeros(())
 # Texture that is white noise would be taken for noise.
 DEFAULT = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), weigh_noise=False)
 UNIFORM = dataclasses.replace(DEFAULT, local_sigma=False)
@@ -42,15 +43,32 @@ def test_unmeasured_pixels_have_infinite_error_and_level_one() -> None:
     contrast = torch.ones(P, H, 4 * W)
     contrast[..., W:] = 0.0
     error = start_error(
-        torch.full_like(contrast, 0.01) * contrast, contrast, torch.ones_like(contrast)
+        torch.full_like(contrast, 0.01) * contrast, contrast, torch.ones_like(contrast), NO_FILLING
     )
     assert bool(error.around[..., -1].isinf().all())
     assert bool((error.levels()[..., -1] == 1.0).all())
 
 
+def test_pixels_open_in_no_mask_have_the_error_of_filling() -> None:
+    """Behind two random binary masks that is each fourth pixel, also of a still scene."""
+    generator = np.random.default_rng(0)
+    masks = generator.integers(0, 2, (2, 64, 64)).astype(np.float32)
+    still = generator.random((32, 32)).astype(np.float32).repeat(2, 0).repeat(2, 1)
+    engine = Engine(Calibration(phi=masks), make_denoiser("tv", CPU), CPU, DEFAULT)
+    with torch.inference_mode():
+        measurement = engine.prepare(torch.from_numpy(masks.sum(0) * still))
+        start = engine.initialize(measurement)
+    assert start.error is not None
+    closed = masks.sum(0) == 0
+    filled = np.square(start.v[0].mean(0).numpy() - still)[closed].mean()
+    estimated = start.error.around[0].numpy()
+    assert 0.3 * filled < estimated[closed].mean() < 3 * filled
+    assert estimated[~closed].mean() < 0.1 * filled
+
+
 def test_prediction_errors_are_divided_by_contrast() -> None:
     contrast = 1.0 + 3.0 * torch.rand(P, H, W, generator=torch.Generator().manual_seed(1))
-    error = start_error(0.02**2 * contrast, contrast, torch.ones_like(contrast))
+    error = start_error(0.02**2 * contrast, contrast, torch.ones_like(contrast), NO_FILLING)
     torch.testing.assert_close(error.around.sqrt(), torch.full((P, H, W), 0.02))
     assert float(error.where_wrong) == pytest.approx(0.02**2)
 
@@ -62,11 +80,11 @@ def test_small_moving_object_sets_the_overall_error() -> None:
     contrast = torch.ones(1, 96, 96)
     mispredicted = torch.zeros(1, 96, 96)
     mispredicted[:, 32:64, 32:64] = 0.1**2
-    error = start_error(mispredicted, contrast, torch.ones_like(contrast))
+    error = start_error(mispredicted, contrast, torch.ones_like(contrast), NO_FILLING)
     assert 0.2 * 0.1**2 < float(error.where_wrong) < 0.1**2 / 3
     unmeasured = contrast.clone()
     unmeasured[:, :, 80:] = 0.0
-    cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(contrast))
+    cut = start_error(mispredicted * unmeasured, unmeasured, torch.ones_like(contrast), NO_FILLING)
     assert float(cut.where_wrong) > float(error.where_wrong), (
         "unmeasured pixels do not count as right"
     )

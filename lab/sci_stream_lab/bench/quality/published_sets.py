@@ -38,7 +38,7 @@ from sci_stream_lab.bench.result import (
     require_plot_format,
     solver_settings,
 )
-from sci_stream_lab.paper.printed import paper_row
+from sci_stream_lab.paper.printed import SOURCES, paper_row, published_db, published_mean_db
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,15 +61,17 @@ class ShotQuality:
 
 @dataclass(frozen=True, slots=True)
 class SetQuality:
-    """Means over the shots of a set, each shot, and the paper's figures for it if it has any."""
+    """Means over the shots of a set, each shot, and published PSNR, dB, for it if there is any."""
 
     name: str
     psnr_db: float
     ssim: float
     iterations: float
     seconds_per_shot: float
-    paper_gap_tv: str
-    paper_pnp_ffdnet: str
+    pnp_ffdnet_db: float | None
+    pnp_fastdvdnet_db: float | None
+    gap_net_db: float | None
+    efficientsci_db: float | None
     per_shot: tuple[ShotQuality, ...]
 
     @property
@@ -85,8 +87,10 @@ _COLUMNS = (
     ResultColumn("ssim", "SSIM", ".4f"),
     ResultColumn("iterations", "iterations", ".0f"),
     ResultColumn("seconds_per_shot", "s/shot", ".2f", "s"),
-    ResultColumn("paper_gap_tv", "paper GAP-TV"),
-    ResultColumn("paper_pnp_ffdnet", "paper FFDNet"),
+    ResultColumn("pnp_ffdnet_db", "PnP-\nFFDNet", ".2f", "dB"),
+    ResultColumn("pnp_fastdvdnet_db", "PnP-Fast\nDVDnet", ".2f", "dB"),
+    ResultColumn("gap_net_db", "GAP-net", ".2f", "dB"),
+    ResultColumn("efficientsci_db", "Efficient\nSCI", ".2f", "dB"),
 )
 
 
@@ -119,15 +123,6 @@ class QualityResult(BenchResult):
 
     sets: tuple[SetQuality, ...] = ()
     priors: tuple[PriorQuality, ...] = ()
-
-
-# Mean PSNR over Kobe, Traffic, Runner, Drop, Crash and Aerial, as printed by their authors.
-_PUBLISHED_MEANS = (
-    "published means of the six sets, dB, for any mask: PnP-FFDNet 29.70 (Yuan et al., CVPR 2020), "
-    "PnP-FastDVDnet 32.35 (Yuan et al., TPAMI 2021)",
-    "trained for one mask: GAP-net 32.47 (Meng et al. 2020), "
-    "EfficientSCI 36.4 (Wang et al., CVPR 2023)",
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +214,7 @@ def bench(
         name="quality",
         environment=environment(describe_device(device)),
         tables=tuple(tables),
-        notes=_PUBLISHED_MEANS,
+        notes=SOURCES,
         settings=solver_settings(prior.name, section.weights, settings),
         sets=tuple(sets),
     )
@@ -276,7 +271,7 @@ def _measure_set(engine: Engine, footage: Footage, progress: Progress, guard: Gu
 
 def _measure(solver: GuardedSolver, snapshot: Snapshot) -> ShotQuality:
     began_s = time.perf_counter()
-    video, report, _ = solver.solve(snapshot, solver.engine.settings.iterations)
+    video, report, *_ = solver.solve(snapshot, solver.engine.settings.iterations)
     seconds = time.perf_counter() - began_s
     solved = torch.from_numpy(video)
     truth = torch.from_numpy(truth_of(snapshot))
@@ -285,14 +280,17 @@ def _measure(solver: GuardedSolver, snapshot: Snapshot) -> ShotQuality:
 
 def _mean_of(sets: Sequence[SetQuality]) -> SetQuality:
     """Return the mean over the sets, each of the same weight."""
+    names = [one.name for one in sets]
     return SetQuality(
         name="mean",
         psnr_db=mean(one.psnr_db for one in sets),
         ssim=mean(one.ssim for one in sets),
         iterations=mean(one.iterations for one in sets),
         seconds_per_shot=mean(one.seconds_per_shot for one in sets),
-        paper_gap_tv="",
-        paper_pnp_ffdnet="",
+        pnp_ffdnet_db=published_mean_db("PnP-FFDNet", names),
+        pnp_fastdvdnet_db=published_mean_db("PnP-FastDVDnet", names),
+        gap_net_db=published_mean_db("GAP-net", names),
+        efficientsci_db=published_mean_db("EfficientSCI", names),
         per_shot=tuple(shot for one in sets for shot in one.per_shot),
     )
 
@@ -319,18 +317,16 @@ def _example(engine: Engine, footage: Footage) -> _Example:
 
 
 def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
-    paper = paper_row(name)
-    gap_tv, pnp_ffdnet = (
-        "{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet")
-    )
     return SetQuality(
         name=name,
         psnr_db=mean(shot.psnr_db for shot in per_shot),
         ssim=mean(shot.ssim for shot in per_shot),
         iterations=mean(shot.iterations for shot in per_shot),
         seconds_per_shot=mean(shot.seconds for shot in per_shot),
-        paper_gap_tv=gap_tv,
-        paper_pnp_ffdnet=pnp_ffdnet,
+        pnp_ffdnet_db=published_db("PnP-FFDNet", name),
+        pnp_fastdvdnet_db=published_db("PnP-FastDVDnet", name),
+        gap_net_db=published_db("GAP-net", name),
+        efficientsci_db=published_db("EfficientSCI", name),
         per_shot=tuple(per_shot),
     )
 

@@ -18,6 +18,7 @@ from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream_lab.bench.quality.published_sets import bench, bench_priors, paper_row
 from sci_stream_lab.bench.result import print_result, write_json
+from sci_stream_lab.paper.printed import published_mean_db
 
 
 @pytest.fixture
@@ -49,7 +50,10 @@ def test_bench_quality_json_covers_every_shot(published: Path) -> None:
     out = published / "out.json"
     console = Console(width=120, record=True, file=(published / "table.txt").open("w"))
     print_result(result, console)
-    assert "24.18" in console.export_text()
+    said_to_user = console.export_text()
+    for figure in ("24.18", "26.17", "27.67", "Yuan et al., CVPR 2020"):
+        assert figure in said_to_user
+    assert "…" not in said_to_user
     console.file.close()
     write_json(result, out)
     (written,) = json.loads(out.read_text())["sets"]
@@ -206,3 +210,13 @@ def test_bench_command_rejects_invalid_settings(
 def test_paper_row_is_found_by_set_name() -> None:
     assert paper_row("traffic48_cacti")["PnP-FFDNet"] == (24.18, 0.8279)
     assert paper_row("nothing_known") == {}
+
+
+def test_published_means_are_of_the_sets_that_are_there() -> None:
+    six = ["kobe_cacti", "traffic48", "runner", "drop", "crash32", "aerial"]
+    assert published_mean_db("PnP-FFDNet", six) == pytest.approx(29.70, abs=0.01)
+    assert published_mean_db("PnP-FastDVDnet", six) == pytest.approx(31.79, abs=0.01)
+    assert published_mean_db("GAP-net", six) == pytest.approx(32.45, abs=0.01)
+    assert published_mean_db("EfficientSCI", six) == 36.4
+    assert published_mean_db("EfficientSCI", six[:5]) is None
+    assert published_mean_db("GAP-net", ["traffic48", "mine"]) is None

@@ -1,0 +1,267 @@
+"""Find what has changed on the sensor since its calibration: two taps, lag, gains of pixels.
+
+None of these shows in one snapshot, since some scene would look the same. Over several, the scene
+moves on and the sensor does not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from sci_stream.calibration.evidence import Defect, local_contrast
+from sci_stream.model import F32, F64, Array, Flags, Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+
+# Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
+# The middle of the sensor suffices, and costs little.
+_MAX_PX = 384
+_LOOKS, _FEWEST = 7, 6
+# A look is followed by so many times its duration without one: it takes 5 % of the time at most.
+_PAUSES = 20
+_TINY = 1e-6
+
+# Strips along each side. The two of one tap have lost contrast of the masks by more than the least
+# drop: by 0.045 to 0.08 with an offset of 60 DN; right ones by up to 0.04 behind one scene of 40.
+# The other two agree, and the offsets differ little from strip to strip and from look to look.
+_STRIPS = 4
+_LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.042, 0.5, 0.4, 0.3
+
+# Cells of one colour cell each. They show lag where the scene changed from one snapshot to the
+# next, in units of white, and then stands still: it varies by these shares of the change.
+_CELL_PX = 2
+_LEAST_CHANGE = 0.1
+_STILL, _STILL_BEFORE, _STILL_AFTER = 0.4, 0.25, 0.12
+# Share of the cells that must show it: where the snapshot decides little, a warm start keeps up to
+# a quarter of the video before, in 0.3 % of the cells of a slow scene.
+_LEAST_CELLS = 0.0075
+# Lag of 10 % was estimated as 8.6 to 10.4 %, no lag as 2 % at most, behind four masks as 4.7 %.
+_LEAST_LAG, _MAX_LAG = 0.06, 0.5
+
+# Pixels count where the frames of a snapshot are the same and another snapshot is brighter or
+# darker by this share. There, the differences from the neighbours have nothing in common but the
+# gains of the pixels, and texture of one surface in another light, which is not everywhere.
+_STILL_PIXEL, _CHANGED, _DARK, _OUTLIER = 0.04, 0.2, 0.05, 0.5
+# So blocks decide that have so many pixels over all pairs of snapshots, and so many of them. Gains
+# of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene as
+# 8 %: there, all differences were larger than the last bound, or these a fifth of them in square.
+_BLOCK_PX, _BLOCK_PIXELS, _FEWEST_BLOCKS = 16, 64, 10
+_LEAST_GAINS, _LEAST_SHARE, _MAX_DIFFERENCES = 0.028, 0.25, 0.1
+
+
+class _Look(NamedTuple):
+    """A snapshot at the pixels of the window."""
+
+    picture: F32
+    is_still: Flags
+    rest: F32
+    """Deviation of y from the value by the frames of the neighbours, relative to that value."""
+    contrast: F64
+    """(2, strips): of columns and of rows."""
+    level: F64
+    """As ``contrast``: mean of y, in units of white."""
+
+
+class SensorFaults:
+    """Compare snapshots of one calibration and their videos.
+
+    ``paced``: look at pixels and halves in a twentieth of the time. Results then depend on the
+    clock.
+    """
+
+    def __init__(self, calibration: Calibration, *, paced: bool = True) -> None:
+        self._calibration = calibration
+        self._pauses = _PAUSES if paced else 0
+        height, width = calibration.shape
+        rows, columns = (_middle(size) for size in (height, width))
+        self._window = (..., rows, columns)
+        self._phi = calibration.phi[self._window]
+        self._step = 1 if calibration.bayer is None else 2
+        self._pictures = deque[tuple[SnapshotId, F32, F32]](maxlen=3)
+        self._lags = deque[float](maxlen=_LOOKS)
+        self._looks = deque[_Look](maxlen=_LOOKS)
+        # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
+        self._pairs = deque[F64](maxlen=_LOOKS)
+        self._look_at_s = -math.inf
+        self.defects: list[Defect] = []
+        """The faults that the snapshots show; empty if the sensor is as calibrated."""
+
+    def forget(self) -> None:
+        """Forget all snapshots."""
+        for known in (self._pictures, self._lags, self._looks, self._pairs):
+            known.clear()
+        self.defects = []
+
+    def add(self, snapshot: Snapshot, video: Array) -> bool:
+        """Add each snapshot and its video, (B, H, W); return whether its faults are others now."""
+        before = self.defects
+        self._see(snapshot, video)
+        began_s = time.monotonic()
+        if began_s >= self._look_at_s:
+            self._look(snapshot.counts, video)
+            ended_s = time.monotonic()
+            self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
+        # An offset of one half shows as gains of its pixels, too.
+        self.defects = self._taps() or [*self._lag(), *self._gains()]
+        return [one.name for one in self.defects] != [one.name for one in before]
+
+    def _see(self, snapshot: Snapshot, video: Array) -> None:
+        """Compare consecutive snapshots, which show lag."""
+        cells = _cells(np.asarray(video[self._window], np.float32))
+        self._pictures.append((snapshot.id, cells.mean(0), np.ptp(cells, 0)))
+        if len(self._pictures) < 3:
+            return
+        (first, a, _), (second, b, varies), (third, c, varies_after) = self._pictures
+        if not first.seq + 2 == second.seq + 1 == third.seq:
+            return
+        change, fading = a - b, b - c
+        size = np.abs(change)
+        shows = (
+            (size > _LEAST_CHANGE)
+            & (np.abs(fading) < _STILL * size)
+            & (varies < _STILL_BEFORE * size)
+            & (varies_after < _STILL_AFTER * size)
+        )
+        lag = np.nan
+        if shows.mean() >= _LEAST_CELLS:
+            lag = float((change * fading)[shows].sum() / (size[shows] ** 2).sum())
+        self._lags.append(lag)
+
+    def _look(self, counts: Array, video: Array) -> None:
+        """Compare pixels and halves of the sensor."""
+        y = self._calibration.measurement(counts)[self._window]
+        frames = np.asarray(video[self._window], np.float32)
+        expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
+        rest = (y - expected) / np.maximum(expected, _DARK)
+        contrast, level = local_contrast(y, self._phi, self._calibration.bayer, _STRIPS)
+        is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
+        now = _Look(frames.mean(0), is_still, rest, contrast, level)
+        if self._looks:
+            self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
+        self._looks.append(now)
+
+    def _taps(self) -> list[Defect]:
+        if len(self._looks) < _FEWEST:
+            return []
+        contrast = np.stack([look.contrast for look in self._looks], 1)
+        level = np.stack([look.level for look in self._looks], 1)
+        sides = (("left", "right"), ("upper", "lower"))
+        for along, names in enumerate(sides):
+            for name, order in zip(names, (slice(None), slice(None, None, -1)), strict=True):
+                offset = _offset(contrast[along][:, order], level[along][:, order])
+                if not offset:
+                    continue
+                offset_dn = offset * self._calibration.full_scale_dn
+                text = (
+                    f"the {name} half of the picture is {offset_dn:.0f} DN brighter than its masks "
+                    "let light through: two taps of the sensor with different black levels, or "
+                    "light on one half; take dark frames again"
+                )
+                return [Defect("two_taps", text)]
+        return []
+
+    def _lag(self) -> list[Defect]:
+        lags = np.array([lag for lag in self._lags if np.isfinite(lag)])
+        if len(lags) < _FEWEST:
+            return []
+        lag = float(np.median(lags))
+        usual_least = float(np.quantile(lags, 0.25))
+        if not _LEAST_LAG < lag < _MAX_LAG or usual_least < _LEAST_LAG / 2:
+            return []
+        text = (
+            f"each snapshot still shows {lag:.0%} of the one before: image lag of the sensor, or "
+            "an exposure that is not cleared; let the camera reset the sensor before each exposure"
+        )
+        return [Defect("image_lag", text)]
+
+    def _gains(self) -> list[Defect]:
+        if len(self._pairs) < _FEWEST:
+            return []
+        common, squares, pixels = np.sum(self._pairs, 0)
+        shows = pixels >= _BLOCK_PIXELS
+        if shows.sum() < _FEWEST_BLOCKS:
+            return []
+        low, middle = np.quantile(common[shows] / pixels[shows], (0.25, 0.5))
+        differences = np.quantile(squares[shows] / pixels[shows], 0.25)
+        least = max(_LEAST_GAINS**2, _LEAST_SHARE * differences)
+        if low < 0 or middle < least or differences > _MAX_DIFFERENCES**2:
+            return []
+        spread = float(np.sqrt(middle))
+        text = (
+            f"pixels answer to light by {spread:.0%} otherwise than in the calibration: the "
+            "sensor's gains, or dirt on it, have changed; calibrate again"
+        )
+        return [Defect("pixel_gains", text)]
+
+
+def ring_mean(frames: F32, step: int) -> F32:
+    """Return the mean of the eight neighbours of one colour, (B, H, W)."""
+    kernel = torch.full((1, 1, 3, 3), 1 / 8)
+    kernel[0, 0, 1, 1] = 0
+    padded = functional.pad(torch.from_numpy(frames).unsqueeze(1), (step,) * 4, mode="reflect")
+    return np.asarray(functional.conv2d(padded, kernel, dilation=step)[:, 0].numpy())
+
+
+def _middle(size: int) -> slice:
+    """Return the middle of a side, from an even pixel on."""
+    length = min(size, _MAX_PX) // 2 * 2
+    start = (size - length) // 4 * 2
+    return slice(start, start + length)
+
+
+def _cells(frames: F32) -> F32:
+    """Return the means over cells of 2×2 pixels, (B, h, w)."""
+    b, height, width = frames.shape
+    cells = frames.reshape(b, height // _CELL_PX, _CELL_PX, width // _CELL_PX, _CELL_PX)
+    return np.asarray(cells.mean((2, 4)), np.float32)
+
+
+def _eroded(flags: Flags) -> Flags:
+    """Return the pixels whose neighbours all have the flag; none at the edge."""
+    inside = np.zeros_like(flags)
+    inside[1:-1, 1:-1] = (
+        flags[1:-1, 1:-1] & flags[:-2, 1:-1] & flags[2:, 1:-1] & flags[1:-1, :-2] & flags[1:-1, 2:]
+    )
+    return inside
+
+
+def _common(a: _Look, b: _Look) -> F64:
+    """Return the sums of products and of squares of two rests, and the number of pixels, of each
+    block, where another part of the scene stands still.
+    """
+    brighter = np.maximum(a.picture, b.picture)
+    chosen = a.is_still & b.is_still
+    chosen &= np.abs(a.picture - b.picture) > _CHANGED * brighter
+    chosen &= np.minimum(a.picture, b.picture) > _DARK
+    chosen &= np.maximum(np.abs(a.rest), np.abs(b.rest)) < _OUTLIER
+    first, second = chosen * a.rest, chosen * b.rest
+    parts = np.stack((first * second, (first**2 + second**2) / 2, chosen))
+    rows, columns = (size // _BLOCK_PX for size in chosen.shape)
+    whole = parts[:, : rows * _BLOCK_PX, : columns * _BLOCK_PX]
+    return np.asarray(whole.reshape(3, rows, _BLOCK_PX, columns, -1).sum((2, 4)), np.float64)
+
+
+def _offset(contrast: F64, level: F64) -> float:
+    """Return the offset of the first half of the strips, (looks, strips), in units of white; 0 if
+    there is none.
+    """
+    clean = contrast[:, 2:]
+    scale = clean.mean(1, keepdims=True)
+    drops = scale - contrast[:, :2]
+    drop = np.median(drops, 0)
+    unlike = float(np.median(np.abs(np.diff(clean))))
+    if drop.min() < _LEAST_DROP or unlike > _AGREE * drop.mean():
+        return 0.0
+    offsets = drops / scale * level[:, :2]
+    of_strips = np.median(offsets, 0)
+    of_looks = offsets.mean(1)
+    offset = float(np.median(of_looks))
+    if of_strips.min() < _LIKENESS * of_strips.max() or of_looks.std() > _STEADY * offset:
+        return 0.0
+    return offset
