@@ -176,7 +176,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         with self._guard("started"):
             self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER))
             self._rows = RowTable(self._file, self.info)
-            self._frames = {name: Frames(self._file[name]) for name in self._layout.frames}
+            self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
             # After this no object can be created, only datasets extended; hence the reserved ledger
             # and the empty columns.
@@ -353,7 +353,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     def _put(self, name: str, row: int, data: Array) -> None:
         """Write frames into their row, unless they are not stored."""
         if name in self._frames:
-            self._frames[name].write(row, data)
+            write_frames(self._frames[name], row, data)
             self.bytes_written += data.nbytes
             state = self._rows.get(row, "state") | FRAME_FLAGS[name]
             self._rows.set(row, state=state, **{f"{name}_crc32": checksum(data)})
@@ -367,7 +367,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         """
         with self._guard("flushed"):
             for frames in self._frames.values():
-                frames.node.flush()
+                frames.flush()
             self._rows.flush()
 
     def write_ledger(
@@ -409,7 +409,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 with self._guard("closed"):
                     self._rows.trim()
                     for frames in self._frames.values():
-                        frames.node.resize(self._rows.rows, 0)
+                        frames.resize(self._rows.rows, 0)
         finally:
             self._close_file()
 
@@ -431,27 +431,18 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         self.close()
 
 
-class Frames:
-    """A dataset of frames; its rows are written in any order."""
-
-    def __init__(self, node: h5py.Dataset) -> None:
-        self.node = node
-        self._rows: int = node.shape[0]
-        self._is_filtered: bool = node.id.get_create_plist().get_nfilters() > 0
-
-    def write(self, row: int, data: Array) -> None:
-        """Write a row, contiguous and of the dataset's dtype."""
-        if self._rows <= row:
-            self._rows = (row // GROWTH_ROWS + 1) * GROWTH_ROWS
-            self.node.resize(self._rows, 0)
-        if self._is_filtered:
-            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
-            self.node[row] = data
-            return
-        for frame in np.ndindex(data.shape[:-2]):
-            # Direct chunks go past the HDF5 chunk cache, at memory speed
-            # (docs/decisions/recordings.md).
-            self.node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
+def write_frames(node: h5py.Dataset, row: int, data: Array) -> None:
+    """Write a row of a dataset of frames, contiguous and of its dtype; in any order."""
+    if node.shape[0] <= row:
+        node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
+    if node.id.get_create_plist().get_nfilters():
+        # Direct chunks bypass the filters, so compressed rows take the ordinary path.
+        node[row] = data
+        return
+    for frame in np.ndindex(data.shape[:-2]):
+        # Direct chunks go past the HDF5 chunk cache, at memory speed
+        # (docs/decisions/recordings.md).
+        node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
 
 
 def create_recording(

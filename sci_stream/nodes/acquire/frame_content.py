@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from sci_stream.model import Array, Flags
@@ -25,27 +27,23 @@ class FrameContent:
     """Compare the counts of each frame with those of the frame before."""
 
     def __init__(self) -> None:
-        self._before = np.zeros((0, 0, 0))
-        self._frames = 0
+        self._before = deque[Array](maxlen=_BUFFERS)
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 
     def check(self, counts: Array) -> str:
         """Return the fault of a frame, (H, W), ``""`` for none."""
         steps = [max(1, size // _SAMPLES) for size in counts.shape]
-        rows = counts[:: steps[0], :: steps[1]]
+        # A copy of the sample, so that the memory of the frame can be released.
+        rows = counts[:: steps[0], :: steps[1]].copy()
         textured = rows.max(1) != rows.min(1)
-        place = self._frames % _BUFFERS
-        self._frames += 1
-        if self._frames == 1:
-            self._before = np.empty((_BUFFERS, *rows.shape), rows.dtype)
-            self._before[place] = rows
+        if not self._before:
+            self._before.append(rows)
             self._alive = textured
             return ""
-        before = self._before[: self._frames - 1]
-        alike = (rows == before).all(2) & textured
-        same = alike[place - 1]
-        self._before[place] = rows
+        alike = (rows == np.stack(self._before)).all(2) & textured
+        same = alike[-1]
+        self._before.append(rows)
         noisy = self._different >= max(1.0, _NOISY * self._pairs)
         self._pairs += 1
         self._different += not same.any()
@@ -53,7 +51,7 @@ class FrameContent:
         self._alive |= textured
         counts = alike.sum(1)
         all_ = textured.sum()
-        if noisy and counts[place - 1] == all_ > 0:
+        if noisy and counts[-1] == all_ > 0:
             return "identical"
         in_part = counts < all_  # a camera that plays a loop repeats whole frames
         if noisy and (alike[in_part, 1:] & alike[in_part, :-1]).any():

@@ -57,10 +57,6 @@ _MAX_WAIT_S = 60.0
 _SCENE = "splash"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
-_IN_WORDS = {
-    "ffdnet": "the learned prior FFDNet",
-    "ffdnet-lite": "the learned prior ffdnet-lite",
-}
 # Below the ports that Linux gives to outgoing connections: nothing takes one while a node restarts.
 _PORTS = (12_000, 32_000)
 _MAX_TRIES = 1000
@@ -121,7 +117,7 @@ def _seconds_per_iteration(
     denoise = make_denoiser(prior, device, None, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
-    report(f"measuring {_IN_WORDS[prior]} at {size}×{size}")
+    report(f"measuring {prior} at {size}×{size}")
     denoise(frames, 0.05)  # sets up libraries
     start_s = time.perf_counter()
     for _ in range(_PASSES):
@@ -225,7 +221,7 @@ def demo_rig(
         f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
         f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {_IN_WORDS.get(prior, prior)}{speed} at {size_px}×{size_px}{note}"
+        f"chosen: {prior}{speed} at {size_px}×{size_px}{note}"
     )
     return path, why
 

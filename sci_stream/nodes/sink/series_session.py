@@ -22,7 +22,7 @@ from sci_stream.delivery.ledger import DropReason, Ledger, Outcome, not_recorded
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.delivery.trigger_ring import Event, TriggerState
 from sci_stream.errors import InputError
-from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
 from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
@@ -469,7 +469,7 @@ class SeriesSession:
                 if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
                 if message.raw_only:
-                    self._settle_raw_only(message.id, written)
+                    self._settle_raw_only(message)
                 elif self._triggered is not None:
                     self._raw_is_decided(message.id.seq)
                 elif message.id.seq in self._awaiting_raw:
@@ -483,14 +483,12 @@ class SeriesSession:
             case NotKept():
                 self.ledger.settle(message.seq, Outcome.NOT_KEPT)
 
-    def _settle_raw_only(self, identity: SnapshotId, written: str) -> None:
-        if written == Written.WRITTEN:
-            self.ledger.settle(identity.seq, Outcome.RAW_ONLY)
-            return
-        lost = written == Written.LOST
-        reason = DropReason.NOT_RECORDED if lost else DropReason.RECORDING_OFF
-        self.ledger.settle(identity.seq, Outcome.DROPPED, reason)
-        self.recorder.submit(Dropped(self.name, identity.epoch, identity.seq, reason))
+    def _settle_raw_only(self, snapshot: Snapshot) -> None:
+        seq = snapshot.id.seq
+        report = self._with_outcome(Dropped(self.name, snapshot.id.epoch, seq, "", "raw_only"))
+        self.ledger.settle(seq, Outcome(report.outcome), report.reason)
+        if report.outcome == "dropped":
+            self.recorder.submit(report)
 
     def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq

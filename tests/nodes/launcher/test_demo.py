@@ -67,7 +67,7 @@ def test_demo_rig_is_bounded_and_found_by_name(
     assert len({*ports, rig.network.dispatch, rig.network.results, rig.network.taps}) == 7
     assert 0 < rig.record.stop_after_mib <= 4096
     assert f"recording up to 2 GiB to {tmp_path}/recordings" in why
-    assert "chosen: the learned prior" in why
+    assert "chosen: ffdnet-lite: 6 iterations" in why
     found = common.named_rig(Path("demo"))
     assert load_rig(found, overrides={}).network == rig.network
 
@@ -96,7 +96,7 @@ def test_demo_of_a_network_names_its_file_from_anywhere(
 def test_measuring_reports_prior_and_size() -> None:
     lines: list[str] = []
     demo._seconds_per_iteration(torch.device("cpu"), "ffdnet-lite", 64, lines.append)
-    assert lines == ["measuring the learned prior ffdnet-lite at 64×64"]
+    assert lines == ["measuring ffdnet-lite at 64×64"]
 
 
 def status(*, solved: int, solve_s: float, in_flight: int = 0, iterations: int = 12) -> dict:
