@@ -341,7 +341,7 @@ class GuardedSolver:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
-        if self._guard.live and self._sensor.add(snapshot, video):
+        if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
             monitor.look_now()
         if health is None:
             return None

@@ -57,7 +57,7 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
         before = light
         frames_before = frames
-        sensor.add(dataclasses.replace(snapshot, counts=counts), video)
+        sensor.add(snapshot.id, counts, video)
     return [defect.name for defect in sensor.defects]
 
 
