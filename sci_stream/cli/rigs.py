@@ -107,8 +107,8 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host."""
     require_linux()
+    from sci_stream.devices.modulators import make_coded_camera
     from sci_stream.nodes.acquire.series_loop import acquire_series
-    from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.runtime.run_inputs import load_rig_of_run
 
@@ -272,8 +272,8 @@ def write_example(
     the defaults.
     """
     from sci_stream.config import example_toml
+    from sci_stream.devices.camera_drivers import load_driver
     from sci_stream.file_guard import complete_output
-    from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
 
     options = load_driver(driver).Options

@@ -19,6 +19,9 @@ from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
+from sci_stream.devices.analyses import Analyses
+from sci_stream.devices.camera_drivers import load_driver, make_camera
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.errors import (
     CalibrationError,
     ConfigError,
@@ -32,9 +35,6 @@ from sci_stream.field_types import MAX_CHUNKS
 from sci_stream.file_guard import in_words
 from sci_stream.model import CameraCapabilities, CameraFrame, JsonObject, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
-from sci_stream.nodes.runtime.analyses import Analyses
-from sci_stream.nodes.runtime.camera_drivers import load_driver, make_camera
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
 from sci_stream.nodes.runtime.runtime_folder import RunFolder, memory_folder, private_folder
 from sci_stream.optics.calibration import Calibration

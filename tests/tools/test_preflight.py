@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from sci_stream.config import load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import ConfigError
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recording.calibration_file import save_calibration

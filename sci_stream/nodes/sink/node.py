@@ -21,9 +21,9 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.reaction import Reaction, Reactions
+from sci_stream.devices.analyses import Analyses
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
