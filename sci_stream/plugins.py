@@ -60,7 +60,7 @@ from sci_stream.ports import (
 from sci_stream.reports import SolveReport
 
 if TYPE_CHECKING:
-    from sci_stream.nodes.runtime.analyses import Analysis
+    from sci_stream.devices.analyses import Analysis
     from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 
 __all__ = [
@@ -116,7 +116,7 @@ __all__ = [
 
 # Imported on demand: a camera's host has no torch.
 _ON_DEMAND = {
-    "Analysis": "sci_stream.nodes.runtime.analyses",
+    "Analysis": "sci_stream.devices.analyses",
     "CallableDenoiser": "sci_stream.recon.denoisers.external",
     "DenoiserDefaults": "sci_stream.recon.denoisers.external",
 }

@@ -169,6 +169,12 @@ class CalibrationHealth:
         ),
         PageText("stuck pixels", digits=0),
     ] = 0
+    light_hz: Annotated[
+        Measured,
+        float_column("light_hz", "frequency of light that changes; NaN if unknown", "Hz"),
+        Inspected(SPREAD, "light", "{median:.0f} Hz"),
+        PageText("light frequency", "Hz", 0),
+    ] = None
     defects: Annotated[str, prose(1024), Reported()] = ""
 
     @property
@@ -269,6 +275,18 @@ class SolveReport:
         Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
         PageText("mask errors", "%"),
     ] = None
+    light_depth: Annotated[
+        Measured,
+        float_column(
+            "light_depth",
+            "change of the light within the exposure, (max - min)/(max + min); NaN if unknown",
+        ),
+        Inspected(
+            SPREAD, "light", "changes by up to {max:.0%} within exposures", usually_zero=True
+        ),
+        Metric("light_depth", "Change of the light within an exposure, (max - min)/(max + min)."),
+        PageText("light changes", "%", 0),
+    ] = None
     psnr_db: Annotated[
         Measured,
         float_column(
@@ -296,7 +314,7 @@ class SolveReport:
     ] = ""
     masks_at: Annotated[
         str,
-        text(1890),
+        text(2339),
         text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
         Reported(live=False),
     ] = ""

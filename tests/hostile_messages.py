@@ -182,7 +182,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
         return field in texts or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
         return True  # the valid range of each field is tested with the validators
-    return (field in {"ok", "budget_limited"} and value is True) or (
+    return (field in {"ok", "budget_limited", "raw_only"} and value is True) or (
         field in {"versions", "status", "parameters", "values", "chunks", "masks"} and value == {}
     )
 

@@ -14,11 +14,11 @@ from unittest import mock
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, LedgerCounts
+from sci_stream.devices.modulated_camera import ModulatedCamera
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.nodes.acquire import series_loop
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode

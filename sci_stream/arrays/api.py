@@ -18,6 +18,7 @@ from sci_stream.arrays.solver import (
     AnySolver,
     ArrayOptions,
     ArraySolver,
+    LightChoice,
     OnMismatch,
     Progress,
 )
@@ -172,6 +173,7 @@ def reconstruct(
     bayer: BayerPhase | str | None = None,
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
+    light: LightChoice = "even",
     progress: Progress = lambda _done, _total: None,
 ) -> Reconstructed:
     r"""Recover the B frames behind each coded snapshot, y = Σ_b masks_b ⊙ x_b + noise.
@@ -231,6 +233,9 @@ def reconstruct(
         If the masks explain nothing of y, the truth needs them in another order, or a solve
         diverges: ``"raise"``, or ``"snapshot"`` to return the snapshot itself as every frame, with
         a `MaskMismatchWarning`, as a rig shows it.
+    light
+        ``"even"``: the frames are as bright as in light that does not change within the exposure;
+        ``"as_recorded"``: they flicker as the light did (``report.light_depth``).
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -264,6 +269,7 @@ def reconstruct(
         bayer,
         check_masks,
         on_mismatch,
+        light,
     )
     with plain_torch_state():
         given = of_one_size(y, masks, truth)
@@ -309,6 +315,7 @@ def reconstruct_stream(
     bayer: BayerPhase | str | None = None,
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
+    light: LightChoice = "even",
 ) -> Iterator[Reconstructed]:
     """Yield the reconstruction of each snapshot as it arrives, warm-started from the one before it.
 
@@ -318,7 +325,7 @@ def reconstruct_stream(
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
     masks, iterations, solver, denoiser, weights, sigmas, device, noise, white, bayer
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
-    check_masks, on_mismatch
+    check_masks, on_mismatch, light
         As for `reconstruct`.
 
     Raises
@@ -345,6 +352,7 @@ def reconstruct_stream(
         bayer,
         check_masks,
         on_mismatch,
+        light,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)

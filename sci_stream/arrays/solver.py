@@ -22,11 +22,13 @@ from sci_stream.arrays.inputs import (
 )
 from sci_stream.arrays.pairing import paired
 from sci_stream.arrays.scale import estimated_white
+from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.calibration.evidence import Defect, stuck_in, truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS
 from sci_stream.errors import DataError, InputError
 from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import in_recorded_light
 from sci_stream.optics.white import transmission
 from sci_stream.ports import Reconstructor, Solver
 from sci_stream.recon.backend.device import pick_device
@@ -34,7 +36,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import as_solver, defaults_of
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import NO_GUARD, Guard, GuardedSolver
+from sci_stream.recon.guarded import NO_GUARD, Delivered, Guard, GuardedSolver
 from sci_stream.recon.joint import Solved, jointly
 from sci_stream.recon.networks.network import Network
 from sci_stream.recon.settings import (
@@ -52,6 +54,9 @@ Progress = Callable[[int, int], None]
 OnMismatch = Literal["raise", "snapshot"]
 """What to do where the masks do not fit or a solve diverges: raise, or return the snapshot."""
 
+LightChoice = Literal["even", "as_recorded"]
+"""Light of the video: even over the frames of an exposure, or as it was."""
+
 
 @dataclass(frozen=True)
 class ArrayOptions:
@@ -67,6 +72,7 @@ class ArrayOptions:
     bayer: BayerPhase | str | None = None
     check_masks: bool = True
     on_mismatch: OnMismatch = "raise"
+    light: LightChoice = "even"
     warm_start: bool = True
 
 
@@ -204,7 +210,7 @@ class ArraySolver:
                 yield self._solved(seq, counts, true, lambda: progress(next(steps), total))
 
         for _, delivered in jointly(solved()):
-            yield delivered.video.astype(np.float32, copy=False), delivered.report
+            yield self._output(delivered)
 
     def solve(self, seq: int, y: Array) -> tuple[F32, SolveReport]:
         """Reconstruct snapshot ``seq``, (H, W), from the one before it.
@@ -214,7 +220,14 @@ class ArraySolver:
         Raises `DataError` as `begin`, and if the solve diverges.
         """
         _, delivered = self._solved(seq, y)
-        return delivered.video.astype(np.float32, copy=False), delivered.report
+        return self._output(delivered)
+
+    def _output(self, delivered: Delivered) -> tuple[F32, SolveReport]:
+        """Return the video, in the light of the options, and its report."""
+        video, report = delivered.video, delivered.report
+        if self._options.light == "as_recorded" and report.start_reason != WITHHELD:
+            video = in_recorded_light(video, report.masks_at)
+        return video.astype(np.float32, copy=False), report
 
     def _solved(
         self,
@@ -260,6 +273,10 @@ def _require_options(options: ArrayOptions) -> None:
         raise InputError("white is invalid", expected="a finite number > 0", got=options.white)
     if options.noise is not None and not (np.isfinite(options.noise) and options.noise >= 0):
         raise InputError("noise is invalid", expected="a finite number ≥ 0", got=options.noise)
+    if options.light not in ("even", "as_recorded"):
+        raise InputError(
+            "light is invalid", expected="'even' or 'as_recorded'", got=repr(options.light)
+        )
     if options.on_mismatch not in ("raise", "snapshot"):
         raise InputError(
             "on_mismatch is invalid",

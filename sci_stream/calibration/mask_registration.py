@@ -24,6 +24,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -238,6 +239,7 @@ class MaskFitter:
             :, top[:, None, None] + side[None, :, None], left[:, None, None] + side[None, None, :]
         ]
         self._calibrated = torch.from_numpy(np.ascontiguousarray(wide.swapaxes(0, 1))).to(device)
+        self._even = self._calibrated
         self._phi, self._black = self._calibrated, 0.0
         # Each block's masks at another place: a third of the sensor away.
         self._repetitive = (
@@ -293,6 +295,11 @@ class MaskFitter:
             masks = fitter._displaced(fitter._phi, trial.displacement)
             misfits.append(fitter._fit_scene(masks, fitter._take(y, valid)).misfit)
         return misfits[0] - misfits[1]
+
+    def light(self, gains: Sequence[float]) -> None:
+        """Take the masks under this light, empty if it is even; call `correct` next."""
+        light = self._even.new_tensor(gains or (1.0,)).view(-1, 1, 1)
+        self._calibrated = self._even * light
 
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with these errors of each, and this black level, from now on."""

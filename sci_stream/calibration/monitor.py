@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +140,7 @@ class CalibrationMonitor:
         self._own = NO_CORRECTION
         self._geometry = MaskGeometry(self._light, calibration.bayer) if correct else None
         self._linear: Linear = RIGID
+        self._lamp: Sequence[float] = ()
 
     @property
     def correction(self) -> MaskCorrection:
@@ -180,29 +181,37 @@ class CalibrationMonitor:
         return snapshot.id not in self._measured and not resting and not self._until_assessment
 
     def measure(
-        self, snapshot: Snapshot, left_out: Flags | None = None
+        self,
+        snapshot: Snapshot,
+        left_out: Flags | None = None,
+        light: Sequence[float] = (),
     ) -> CalibrationHealth | None:
         """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before
         it is solved.
 
-        ``left_out``, (H, W): pixels that say nothing. `check` measures if this was not called.
+        ``left_out``, (H, W): pixels that say nothing; ``light`` of each frame, which is none of the
+        masks. `check` measures if this was not called.
         Returns the state of the calibration but for the order of the masks.
         """
         if snapshot.id not in self._measured:
             with torch.cuda.stream(self._stream):
-                self._measured[snapshot.id] = self._assess_if_due(snapshot, left_out)
+                self._measured[snapshot.id] = self._assess_if_due(snapshot, left_out, light)
             if len(self._measured) > LEARNING_SNAPSHOTS:
                 del self._measured[next(iter(self._measured))]
         return self._measured[snapshot.id]
 
     def _assess_if_due(
-        self, snapshot: Snapshot, left_out: Flags | None
+        self, snapshot: Snapshot, left_out: Flags | None, light: Sequence[float]
     ) -> CalibrationHealth | None:
         began_s = time.monotonic()
         resting = began_s < self._rests_until_s
         if resting or self._until_assessment > 0:
             self._until_assessment = max(self._until_assessment - 1, 0)
             return None
+        if self._fitter is not None and light != self._lamp:
+            self._lamp = light
+            self._fitter.light(light)
+            self._fitter.correct(self._own)
         health = self._assess(snapshot, left_out)
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
@@ -213,19 +222,7 @@ class CalibrationMonitor:
         return health
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
-        y = self._calibration.measurement(snapshot.counts)
-        valid = np.isfinite(y)
-        if left_out is not None:
-            valid &= ~left_out
-        if self._calibration.saturation_dn is not None:
-            valid &= snapshot.counts < self._calibration.saturation_dn
-        if snapshot.counts.max() == snapshot.counts.min() > self._calibration.dark.max():
-            valid[:] = False  # the same everywhere behind any masks: saturated
-        if snapshot.counts.min() == 0:
-            # Where no light falls, half of the noise is cut off, which looks like a black level.
-            valid &= ~self._calibration.blind
-        # NaN at invalid pixels would spread through the sums of a block.
-        y = np.where(valid, y, np.float32(0))
+        y, valid = valid_measurement(snapshot, self._calibration, left_out)
         if self._geometry is not None:
             linear = self._geometry.measure(y, valid, self._linear)
             if linear != self._linear:
@@ -274,6 +271,7 @@ class CalibrationMonitor:
         assert self._fitter is not None
         phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
         turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.device)
+        turned.light(self._lamp)
         turned.correct(self._own)
         before, after = (
             one.fit(y, valid, one.search(y, valid)).misfit for one in (self._fitter, turned)
@@ -491,6 +489,25 @@ class CalibrationMonitor:
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))
         return float(y[light > 0].sum(dtype=np.float64)) / total if total > 0 else None
+
+
+def valid_measurement(
+    snapshot: Snapshot, calibration: Calibration, left_out: Flags | None = None
+) -> tuple[F32, Flags]:
+    """Return y, 0 at invalid pixels, and the valid ones, (H, W) both."""
+    y = calibration.measurement(snapshot.counts)
+    valid = np.isfinite(y)
+    if left_out is not None:
+        valid &= ~left_out
+    if calibration.saturation_dn is not None:
+        valid &= snapshot.counts < calibration.saturation_dn
+    if snapshot.counts.max() == snapshot.counts.min() > calibration.dark.max():
+        valid[:] = False  # the same everywhere behind any masks: saturated
+    if snapshot.counts.min() == 0:
+        # Where no light falls, half of the noise is cut off, which looks like a black level.
+        valid &= ~calibration.blind
+    # NaN at invalid pixels would spread through the sums of a block.
+    return np.where(valid, y, np.float32(0)), valid
 
 
 def _certain_contrast(fit: MaskFit) -> float | None:

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from sci_stream.calibration.evidence import Defect, local_contrast
-from sci_stream.model import F32, F64, Array, Flags, Snapshot, SnapshotId
+from sci_stream.model import F32, F64, Array, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
 
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
@@ -108,23 +108,25 @@ class SensorFaults:
             known.clear()
         self.defects = []
 
-    def add(self, snapshot: Snapshot, video: Array) -> bool:
-        """Add each snapshot and its video, (B, H, W); return whether its faults are others now."""
+    def add(self, id_: SnapshotId, counts: Array, video: Array) -> bool:
+        """Add each snapshot, (H, W) DN, and its video, (B, H, W); return whether the faults are
+        others now.
+        """
         before = self.defects
-        self._see(snapshot, video)
+        self._see(id_, video)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:
-            self._look(snapshot.counts, video)
+            self._look(counts, video)
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         # An offset of one half shows as gains of its pixels, too.
         self.defects = self._taps() or [*self._lag(), *self._gains()]
         return [one.name for one in self.defects] != [one.name for one in before]
 
-    def _see(self, snapshot: Snapshot, video: Array) -> None:
+    def _see(self, id_: SnapshotId, video: Array) -> None:
         """Compare consecutive snapshots, which show lag."""
         cells = _cells(np.asarray(video[self._window], np.float32))
-        self._pictures.append(_Picture(snapshot.id, cells.mean(0), np.ptp(cells, 0)))
+        self._pictures.append(_Picture(id_, cells.mean(0), np.ptp(cells, 0)))
         if len(self._pictures) < 3:
             return
         first, second, third = self._pictures

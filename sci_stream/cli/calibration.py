@@ -89,8 +89,8 @@ def calibrate(
     from sci_stream.calibration.measurement import Field, MeasurementConditions
     from sci_stream.calibration.quality import assess
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
-    from sci_stream.nodes.runtime.modulators import make_coded_camera
+    from sci_stream.devices.modulated_camera import ModulatedCamera
+    from sci_stream.devices.modulators import make_coded_camera
     from sci_stream.recording.calibration_file import save_calibration
     from sci_stream.tools.calibrate import CalibrationPlan
     from sci_stream.tools.calibrate import calibrate as take

@@ -142,7 +142,7 @@ def _camera(
 ) -> tuple[str, Camera]:
     """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.modulators import make_coded_camera
+    from sci_stream.devices.modulators import make_coded_camera
     from sci_stream.tools.cameras import choose, find_cameras, make_found_camera
 
     if bool(called or cti or driver) if rig else not called:

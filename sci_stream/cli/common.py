@@ -63,6 +63,9 @@ Form = Annotated[
 ]
 Fps = Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")]
 Gamma = Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")]
+Flicker = Annotated[
+    bool, typer.Option("--flicker", help="Keep the changes of the light within exposures.")
+]
 SOLVERS = (
     "unrolled, tv, ffdnet-lite, ffdnet, a plug-in, file.py:Class, or a network in .pt, .pt2, .onnx."
 )

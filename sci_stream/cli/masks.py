@@ -84,7 +84,7 @@ def masks_hold(
     until Ctrl-C: to align.
     """
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.modulators import make_coded_camera
+    from sci_stream.devices.modulators import make_coded_camera
     from sci_stream.ports import Pattern
     from sci_stream.tools.calibrate import hold
     from sci_stream.web.calibration_page import CalibrationPage

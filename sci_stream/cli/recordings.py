@@ -17,6 +17,7 @@ from sci_stream.cli.common import (
     VIDEO_FILES,
     AsJson,
     Device,
+    Flicker,
     Force,
     Form,
     Fps,
@@ -246,6 +247,7 @@ def export(
     last: Last = None,
     fps: Fps = 25.0,
     gamma: Gamma = 2.2,
+    flicker: Flicker = False,
     exposure: Annotated[
         float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")
     ] = 0.0,
@@ -276,7 +278,7 @@ def export(
         "white_balance": "grey_world" if grey_world else "none",
     })  # fmt: skip
     stored = "raw" if coded else "error" if error else "video"
-    options = ExportOptions(form, stored, pictures, first, last, fps, tone, force)
+    options = ExportOptions(form, stored, pictures, first, last, fps, tone, force, flicker)
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
     left_out = (

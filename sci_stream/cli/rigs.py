@@ -46,7 +46,9 @@ def demo(
     summary: Summary = None,
     scene: Annotated[
         str,
-        typer.Option(help="splash, fast, fan, drops, balloon, slow, or your own video file."),
+        typer.Option(
+            help="splash, fast, fan, drops, balloon, pan, belt, slow, or your own video file."
+        ),
     ] = "",
     size: Annotated[
         int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")
@@ -105,8 +107,8 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host."""
     require_linux()
+    from sci_stream.devices.modulators import make_coded_camera
     from sci_stream.nodes.acquire.series_loop import acquire_series
-    from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.runtime.run_inputs import load_rig_of_run
 
@@ -270,8 +272,8 @@ def write_example(
     the defaults.
     """
     from sci_stream.config import example_toml
+    from sci_stream.devices.camera_drivers import load_driver
     from sci_stream.file_guard import complete_output
-    from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
 
     options = load_driver(driver).Options

@@ -13,6 +13,7 @@ from sci_stream.cli.common import (
     VIDEO_FILES,
     AsJson,
     Device,
+    Flicker,
     Force,
     Form,
     Fps,
@@ -88,6 +89,7 @@ def solve(
         bool,
         typer.Option(help="Write nothing if a video would be made up, as the masks do not fit."),
     ] = True,
+    flicker: Flicker = False,
     force: Force = False,
     as_json: AsJson = False,
     device: Device = "auto",
@@ -115,7 +117,7 @@ def solve(
         white=white,
         bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps,
         gamma=gamma, channels=channels,
-        check_masks=check_masks, replace=force,
+        check_masks=check_masks, light="as_recorded" if flicker else "even", replace=force,
         sources=[one for path in inputs for one in existing_segments(first_segment(path))],
     )  # fmt: skip
     variables = dict(entry.partition("=")[::2] for entry in variable or [])

@@ -10,11 +10,15 @@ import itertools
 import math
 import re
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from sci_stream.errors import FileFormatError
+from sci_stream.model import Array
 from sci_stream.optics.displacement import (
     DISPLACEMENT_LENGTH,
     DISPLACEMENT_PATTERN,
@@ -27,6 +31,9 @@ from sci_stream.optics.displacement import (
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
 _BLACK = 1e-5
 _MAX_UNITS = 30_000
+# Light of a frame relative to the mean of all: that of one flash among `MAX_MASKS` frames fits.
+_LIGHT = 1e-4
+_MAX_LIGHT = 999_999
 # Stray light is a black level, too, as bright as the scene.
 _MAX_BLACK = 99_999
 _NUMBER = r"-?\d{1,5}"
@@ -34,6 +41,7 @@ _NUMBER = r"-?\d{1,5}"
 MAX_MASKS = 64
 CORRECTION_PATTERN = (
     rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
+    rf"(~\d{{1,6}}(,\d{{1,6}}){{0,{MAX_MASKS - 1}}})?"
 )
 """Matches the text of `MaskCorrection.to_text`."""
 
@@ -61,15 +69,17 @@ _IN_WORDS = 0.005
 
 @dataclass(frozen=True)
 class MaskCorrection:
-    """Correction of a calibration: a displacement of all masks, errors of each, and an excess of
-    the black level.
+    """Correction of a calibration: a displacement of all masks, errors of each, an excess of the
+    black level, and the light of each frame.
 
-    ``masks`` is empty for none, ``black`` in units of y.
+    ``masks`` is empty for none, ``black`` in units of y. ``light`` is relative to the mean of all
+    frames, and empty if it is even; it belongs to one exposure, and not to the masks.
     """
 
     displacement: Displacement = NO_DISPLACEMENT
     masks: tuple[MaskError, ...] = ()
     black: float = 0.0
+    light: tuple[float, ...] = ()
 
     @property
     def is_none(self) -> bool:
@@ -80,6 +90,16 @@ class MaskCorrection:
     def own(self) -> MaskCorrection:
         """The part that is not a displacement of all masks."""
         return MaskCorrection(NO_DISPLACEMENT, self.masks, self.black)
+
+    def lit(self, light: Sequence[float]) -> MaskCorrection:
+        """Return the same correction under another light."""
+        return replace(self, light=tuple(light))
+
+    @property
+    def light_depth(self) -> float:
+        """Modulation of the light, (max − min)/(max + min), 0–1."""
+        light = self.light or (1.0,)
+        return (max(light) - min(light)) / (max(light) + min(light))
 
     @property
     def jitter_px(self) -> float:
@@ -131,6 +151,8 @@ class MaskCorrection:
             words += self._words_of_masks()
         if self.black:
             words.append(f"black level {self.black:+.4f} of white")
+        if self.light:
+            words.append(f"light changes by {self.light_depth:.0%} within exposures")
         return ", ".join(words)
 
     def _words_of_masks(self) -> list[str]:
@@ -152,19 +174,27 @@ class MaskCorrection:
         """The correction as a short text, for messages and recordings; ``""`` for none.
 
         That of the displacement; then, after a bar, the black level in hundred-thousandths; and of
-        each mask the shifts in thousandths, blur and gain in ten-thousandths.
+        each mask the shifts in thousandths, blur and gain in ten-thousandths; then, after a tilde,
+        the light of each frame in ten-thousandths.
 
         >>> MaskCorrection(masks=(MaskError(0.1, 0.0, 0.0, -0.05),), black=0.002).to_text
         '|200;100,0,0,-500'
+        >>> MaskCorrection(light=(1.5, 0.5)).to_text
+        '~15000,5000'
         """
         rounded = self.rounded()
-        if not rounded.masks:
-            return rounded.displacement.to_text
-        masks = (
-            ",".join(str(_in_units(value, unit)) for value, unit in zip(mask, _UNITS, strict=True))
-            for mask in rounded.masks
-        )
-        return f"{rounded.displacement.to_text}|{_black_units(self.black)};{';'.join(masks)}"
+        text = rounded.displacement.to_text
+        if rounded.masks:
+            masks = (
+                ",".join(
+                    str(_in_units(value, unit)) for value, unit in zip(mask, _UNITS, strict=True)
+                )
+                for mask in rounded.masks
+            )
+            text += f"|{_black_units(self.black)};{';'.join(masks)}"
+        if rounded.light:
+            text += "~" + ",".join(str(_light_units(gain)) for gain in rounded.light)
+        return text
 
     @classmethod
     def from_text(cls, text: str) -> MaskCorrection:
@@ -178,10 +208,12 @@ class MaskCorrection:
                 expected="a text as in '1,0,0,2500,0;0,0,0,0,0|200;100,0,0,-500'",
                 got=text,
             )
-        common, _, of_masks = text.partition("|")
+        lasting, _, of_light = text.partition("~")
+        common, _, of_masks = lasting.partition("|")
         displacement = Displacement.from_text(common)
+        light = tuple(int(gain) * _LIGHT for gain in of_light.split(",") if gain)
         if not of_masks:
-            return cls(displacement)
+            return cls(displacement, light=light)
         black, *masks = of_masks.split(";")
         errors = (
             MaskError(
@@ -189,7 +221,7 @@ class MaskCorrection:
             )
             for mask in masks
         )
-        return cls(displacement, tuple(errors), int(black) * _BLACK)
+        return cls(displacement, tuple(errors), int(black) * _BLACK, light)
 
     def rounded(self) -> MaskCorrection:
         """Return the correction at the precision of `to_text`, so that a replay from the text is
@@ -198,20 +230,34 @@ class MaskCorrection:
         masks = tuple(mask.rounded() for mask in self.masks)
         black = _black_units(self.black) * _BLACK
         nothing = black == 0 and not any(map(any, masks))
-        return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black)
+        light = tuple(_light_units(gain) * _LIGHT for gain in self.light)
+        return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black, light)
 
 
 NO_CORRECTION = MaskCorrection()
 
 
+def in_recorded_light(video: Array, masks_at: str) -> Array:
+    """Return a video, (B, H, W), that was solved with a correction, in the light as it was."""
+    light = MaskCorrection.from_text(masks_at).light
+    if not light:
+        return video
+    lit: Array = video * np.array(light, video.dtype).reshape(-1, 1, 1)
+    return lit
+
+
 def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MAX_MASKS else 0
-    return DISPLACEMENT_LENGTH + (7 + 28 * masks if masks else 0)
+    return DISPLACEMENT_LENGTH + (8 + 35 * masks if masks else 0)
 
 
 def _black_units(black: float) -> int:
     return max(-_MAX_BLACK, min(_MAX_BLACK, round(black / _BLACK)))
+
+
+def _light_units(gain: float) -> int:
+    return max(1, min(_MAX_LIGHT, round(gain / _LIGHT)))
 
 
 def _in_units(value: float, unit: float) -> int:

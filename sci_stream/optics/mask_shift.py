@@ -97,7 +97,7 @@ def corrected_masks(phi: Tensor, correction: MaskCorrection) -> Tensor:
     phi = reshaped_masks(phi, correction)
     if not correction.displacement.is_none:
         phi = shift_masks(phi, correction.displacement)
-    return phi.mul_(mask_gains(phi, correction)) if correction.masks else phi
+    return phi.mul_(mask_gains(phi, correction))
 
 
 def reshaped_masks(phi: Tensor, correction: MaskCorrection) -> Tensor:
@@ -112,8 +112,9 @@ def reshaped_masks(phi: Tensor, correction: MaskCorrection) -> Tensor:
 
 
 def mask_gains(like: Tensor, correction: MaskCorrection) -> Tensor:
-    """Return the factor of each mask, (B or 1, 1, 1), on the device of ``like``."""
-    return like.new_tensor([1 + mask.gain for mask in correction.masks] or [1.0]).view(-1, 1, 1)
+    """Return the factor of each mask with its light, (B or 1, 1, 1), on the device of ``like``."""
+    gains = like.new_tensor([1 + mask.gain for mask in correction.masks] or [1.0])
+    return (gains * like.new_tensor(correction.light or (1.0,))).view(-1, 1, 1)
 
 
 def mask_changes(phi: Tensor, correction: MaskCorrection) -> list[Tensor]:

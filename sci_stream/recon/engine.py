@@ -193,7 +193,8 @@ class Engine:
         self._initializer = Initializer(self.settings)
         with within_memory(calibration, device, solver):
             one_turn = self._abilities.frames is not None
-            self._masks = MaskStack(calibration, device, one_turn=one_turn)
+            self.masks = MaskStack(calibration, device, one_turn=one_turn)
+            """The masks as corrected."""
         self._priors = self._cycle()
         self.keeps_tail = False
         """Whether `tail` is kept, if the solver can solve a series jointly."""
@@ -216,10 +217,10 @@ class Engine:
         if self._solving:
             self._correction = correction
             return
-        turns = self._masks.turns
+        turns = self.masks.turns
         with within_memory(self.calibration, self.device, self._solver):
-            self._masks.correct(correction)
-        if self._masks.turns != turns:
+            self.masks.correct(correction)
+        if self.masks.turns != turns:
             self.forget("calibration")
             self._graphs.clear()
             if self._fusion.on:  # they would compile the making of the new estimator
@@ -239,7 +240,7 @@ class Engine:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
         if self._denoiser is None:
             return ()
-        frames, along_time = self._masks.phi.shape[1], self.settings.along_time
+        frames, along_time = self.masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(
             self._denoiser,
             frames,
@@ -432,7 +433,8 @@ class Engine:
             iterations=iterations,
             budget_limited=iterations < self.settings.iterations,
             saturated_fraction=saturated_fraction,
-            masks_at=self._masks.correction.to_text,
+            masks_at=self.masks.correction.to_text,
+            light_depth=self.masks.correction.light_depth,
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(
@@ -483,7 +485,7 @@ class Engine:
         these.
         """
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
-        measurement, black = self.calibration.measurement(counts), self._masks.correction.black
+        measurement, black = self.calibration.measurement(counts), self.masks.correction.black
         if self.left_out is not None:
             measurement[self.left_out] = np.nan
         y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
@@ -516,7 +518,7 @@ class Engine:
         del start  # a whole video, which only the first iteration needs
         for estimate in iterates:
             if watch is not None:
-                watch(self._masks.merged(estimate))
+                watch(self.masks.merged(estimate))
         *_, own_residual = measurement.figures(estimate)
         if self._abilities.data_step:
             estimate = measurement.fitted(estimate)
@@ -524,7 +526,7 @@ class Engine:
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
         # A copy: the caller may write to the video, and the next solve begins with the planes.
-        video = self._masks.merged(planes).to(self._video_dtype, copy=True)
+        video = self.masks.merged(planes).to(self._video_dtype, copy=True)
         noise, mismatch, residual = measurement.figures(planes)
         figures = residual, finite.to(residual.dtype), reason, noise, mismatch, own_residual
         facts = torch.stack(figures)
@@ -537,7 +539,7 @@ class Engine:
         that shifted or blurred since calibration act as noise, which the calibrated variance does
         not contain.
         """
-        masks, valid = self._masks, y.abs() < _MAX_Y  # false for NaN
+        masks, valid = self.masks, y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
@@ -553,7 +555,7 @@ class Engine:
 
     def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
         """Find the start of a solve: warm, or cold without past."""
-        return self._initializer.begin(measurement, self._masks.linear, past)
+        return self._initializer.begin(measurement, self.masks.linear, past)
 
     def solve(
         self,
@@ -607,7 +609,7 @@ class Engine:
         """Keep what `finish_jointly` needs of a solve, and return the estimates of its steps."""
         phi = problem.phi.clone()  # corrections overwrite the masks
         measurement = replace(measurement, phi=phi)
-        self.tail = Tail(self, measurement, problem._replace(phi=phi), steps, self._masks.turns)
+        self.tail = Tail(self, measurement, problem._replace(phi=phi), steps, self.masks.turns)
         return finish(problem)
 
     def finish_jointly(self, tails: Sequence[Tail]) -> list[tuple[F32, float]]:
@@ -627,7 +629,7 @@ class Engine:
             finished = []
             for tail, planes in zip(tails, joint.chunk(len(tails)), strict=True):
                 *_, residual = tail.measurement.figures(planes)
-                video = self._masks.merged(planes, tail.turns).to(self._video_dtype)
+                video = self.masks.merged(planes, tail.turns).to(self._video_dtype)
                 finished.append((video.cpu().numpy(), float(residual)))
         return finished
 
@@ -641,7 +643,7 @@ class Engine:
         noise, correlated = measurement.noise, None
         # From ȳ all iterations project, as in the paper.
         if error is not None and self.settings.correlated:
-            posterior_mean = self._masks.linear.first_iterations.posterior_mean
+            posterior_mean = self.masks.linear.first_iterations.posterior_mean
             iterations = round(self.settings.correlated / self.calibration.fineness**2)
             correlated = CorrelatedResidual(posterior_mean, error.moves, iterations)
         if error is not None and noise is not None and measurement.mismatch is not None:

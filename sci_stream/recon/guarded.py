@@ -24,13 +24,14 @@ from sci_stream.calibration.baseline import Baseline
 from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
 from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
 from sci_stream.calibration.mask_order import MaskOrderDetector
-from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Tail, Watch
+from sci_stream.recon.light import LightWatch
 from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
@@ -47,8 +48,9 @@ NETWORK_MISFIT = "network_misfit"
 _MAX_MISFIT = 0.12
 # The monitor measures displacements up to this one.
 _MAX_SHIFT_PX = 2
-# Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
-_MOVED_PX = 0.1
+# Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`, and
+# so does light that changes by more.
+_MOVED_PX, _DEEP = 0.1, 0.3
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class GuardedSolver:
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
         self._inspect_at_s = 0.0
+        self._light = LightWatch(engine.masks)
+        self._light_changes = False
         self._baseline = Baseline(engine.calibration)
         self.health: CalibrationHealth | None = None
         """State of the calibration by the last snapshot that was assessed."""
@@ -186,14 +190,27 @@ class GuardedSolver:
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
         began_s = time.monotonic()
         was_fatal = any(defect.fatal for defect in self._inspected)
-        due = (was_fatal or monitor.is_due(snapshot)) and began_s >= self._inspect_at_s
+        is_due = monitor.is_due(snapshot)
+        due = (was_fatal or is_due) and began_s >= self._inspect_at_s
+        # A camera does not wait: even light is looked at with the masks.
+        light_due = is_due or self._light.seen or not self._guard.live
+        light = self._light_of(snapshot) if light_due else ()
+        corrected = monitor.correction.lit(light)
         if due:
-            self._stuck = stuck_in(snapshot.counts, self.engine.calibration, monitor.correction)
+            self._stuck = stuck_in(snapshot.counts, self.engine.calibration, corrected)
         self.engine.left_out = self._left_out()
+        if self._light.changes != self._light_changes:
+            # What was of the masks is of the light now, or the other way round.
+            self._light_changes = self._light.changes
+            monitor.begin_anew()
         before = monitor.correction
-        health = monitor.measure(snapshot, self.engine.left_out)
+        health = monitor.measure(
+            snapshot, self.engine.left_out, light if self._light_changes else ()
+        )
         if monitor.correction != before:
             self.engine.correct_masks(monitor.correction)
+            light = self._light_of(snapshot) if light_due else ()
+        self.engine.correct_masks(monitor.correction.lit(light))
         health = health or (self.health if due else None)
         if health is None:
             return
@@ -204,6 +221,17 @@ class GuardedSolver:
             pauses = _PAUSES_WITHHELD if is_fatal else _PAUSES
             self._inspect_at_s = ended_s + pauses * (ended_s - began_s)
         self._assess(health)
+
+    def _light_of(self, snapshot: Snapshot) -> tuple[float, ...]:
+        """Return the light of each frame besides gains of the masks; empty if it is even."""
+        calibration = self.engine.calibration
+        y, valid = valid_measurement(snapshot, calibration, self.engine.left_out)
+        exposure_us = snapshot.chunks.get("ExposureTime")
+        exposure_s = 1e-9 * (calibration.exposure_ns or 0)
+        if isinstance(exposure_us, int | float):
+            exposure_s = 1e-6 * exposure_us
+        frame_s = exposure_s / calibration.n_frames or None
+        return self._light.measure(snapshot.id, y, valid, frame_s)
 
     def _left_out(self) -> Flags | None:
         """Return the pixels that one snapshot, or many together, show to be wrong."""
@@ -217,7 +245,8 @@ class GuardedSolver:
         """Find the defects of a snapshot behind the masks as corrected."""
         calibration = self.engine.calibration
         others = set(_OF_MONITOR) if monitor.measures else set()
-        if not health.corrected and (health.shift_px or 0.0) > _MOVED_PX:
+        moved = not health.corrected and (health.shift_px or 0.0) > _MOVED_PX
+        if moved or self.engine.masks.correction.light_depth > _DEEP:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
@@ -230,12 +259,15 @@ class GuardedSolver:
         if causes and self._guard.live:
             self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
             return
-        defects = inspect(snapshot.counts, calibration, monitor.correction, self._stuck)
+        defects = inspect(snapshot.counts, calibration, self.engine.masks.correction, self._stuck)
         self._inspected = [defect for defect in defects if defect.name not in others]
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
         noticed = [*self._inspected, *self._misfit]
+        light = self._light.latest
+        if light is not None:
+            noticed.append(light.defect)
         names = {defect.name for defect in noticed}
         if self._guard.live:
             noticed += defects_of(self._defective)
@@ -248,6 +280,7 @@ class GuardedSolver:
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
             noise_excess=self._baseline.ratio,
+            light_hz=None if light is None else light.hz,
             defects="\n".join(f"{one.name}: {one.text_for_rig}" for one in noticed),
         )
         measured = diagnose(self.health, self._guard.warn_shift_px)
@@ -308,7 +341,7 @@ class GuardedSolver:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
-        if self._guard.live and self._sensor.add(snapshot, video):
+        if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
             monitor.look_now()
         if health is None:
             return None

@@ -193,7 +193,7 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "redelivered": reconstruction.redelivered,
         "finished_ns": reconstruction.times.finished_ns,
         "node": reconstruction.node.encode("ascii", "replace"),
-        "masks_corrected": bool(report.masks_at),
+        "masks_corrected": bool(report.masks_at.partition("~")[0]),
         **_report_cells(report, SOLVE_QUANTITIES),
         **evidence,
     }
@@ -420,8 +420,9 @@ class RowTable:
         self._sums: h5py.Dataset = file[_CHECKSUMS]
         self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
         self._blocks = OrderedDict[int, _Block]()
-        self._dirty = set[int]()
+        self._dirty: dict[int, set[str]] = {}
         self.rows = 0
+        self._extent = 0
 
     def set(self, row: int, **values: Any) -> None:
         """Set columns of a row; visible to readers after the next `flush`."""
@@ -431,7 +432,7 @@ class RowTable:
         cells = {name: _within(value, self._ranges[name]) for name, value in values.items()}
         for name, cell in cells.items():
             block[name][offset] = cell
-        self._dirty.add(index)
+        self._dirty.setdefault(index, set()).update(cells)
         self.rows = max(self.rows, row + 1)
 
     def get(self, row: int, name: str) -> Any:
@@ -469,15 +470,18 @@ class RowTable:
         extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
         # All columns grow before any is written: if a kill leaves one shorter, the others are empty
         # beyond its end.
-        for node in self._datasets.values():
-            if node.shape[0] < extent:
+        if self._extent < extent:
+            for node in self._datasets.values():
                 node.resize(extent, 0)
                 node.flush()
-        for column in self._columns:
-            node = self._datasets[column.name]
+            self._extent = extent
+        changed = set[str]().union(*self._dirty.values())
+        for name in (column.name for column in self._columns if column.name in changed):
+            node = self._datasets[name]
             for index in sorted(self._dirty):
                 # A block is a chunk: written in one system call, bypassing the HDF5 cache.
-                node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][column.name])
+                if name in self._dirty[index]:
+                    node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][name])
             node.flush()
         self._dirty.clear()
         while len(self._blocks) > _BLOCKS_KEPT:

@@ -252,11 +252,16 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
         require_space(self.path, counts.nbytes)
         with self._guard("written"):
-            self._write_identity(row, snapshot)
-            self._rows.set(
-                row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before
+            self._write_identity(
+                row,
+                snapshot,
+                host_time_ns=snapshot.host_time_ns,
+                dropped_before=snapshot.dropped_before,
             )
             self._put("raw", row, counts)
+            if snapshot.raw_only:
+                self._rows.set(row, outcome=OUTCOME_CODES["raw_only"])
+                self._written.settled.add(seq)
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
@@ -334,7 +339,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             )
         return row
 
-    def _write_identity(self, row: int, source: Snapshot | Reconstruction) -> None:
+    def _write_identity(self, row: int, source: Snapshot | Reconstruction, **more: int) -> None:
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
@@ -342,6 +347,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             camera_frame_id=-1 if source.camera_frame_id is None else source.camera_frame_id,
             camera_time_ns=-1 if source.camera_time_ns is None else source.camera_time_ns,
             **chunk_cells(source.chunks, self.info),
+            **more,
         )
 
     def _put(self, name: str, row: int, data: Array) -> None:

@@ -29,12 +29,12 @@ from sci_stream.calibration.measurement import (
     white_of_phases,
 )
 from sci_stream.clock import unix_ns
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
 from sci_stream.file_guard import writing
 from sci_stream.files.arrays import read_npz
 from sci_stream.model import Array, CameraFrame
 from sci_stream.modulation.timing import CameraTrigger
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import AdjustableCamera, Camera, Pattern, TriggeredCamera
 from sci_stream.web.calibration_page import LiveFrame

@@ -14,10 +14,10 @@ import cv2
 import numpy as np
 
 from sci_stream.config import validate_options
+from sci_stream.devices.camera_drivers import driver_names, load_driver
 from sci_stream.errors import CameraError, ConfigError, InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.model import CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
-from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
 from sci_stream.ports import Camera, CameraFinder, FeatureLister
 

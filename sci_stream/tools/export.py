@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.files.video_output import FOLDERS, VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
-from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.optics.mask_errors import MaskCorrection, in_recorded_light
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.recording.segments import existing_segments, first_segment
 from sci_stream.recording.series import RecordedSeries
@@ -35,7 +36,8 @@ class ExportOptions:
     ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``stored`` is exported:
     ``raw`` counts, ``video``, or its estimated ``error``; ``pictures`` 8-bit images as on the
     screen where the format could store the values themselves; ``first`` and ``last`` seq,
-    inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an existing file.
+    inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an existing file. The video has
+    even light, or ``flickers`` as the light did.
     """
 
     form: str = ""
@@ -46,6 +48,7 @@ class ExportOptions:
     fps: float = 25.0
     tone: ToneSettings = field(default_factory=ToneSettings)
     replace: bool = False
+    flickers: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def export(
     output = complete_output(out, replace=options.replace, folder=folder, sources=sources)
     with output as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
-        video = _stack(series, seqs, options.stored, progress)
+        video = _stack(series, seqs, options, progress)
         write_video(
             partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures
         )
@@ -113,14 +116,23 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
     return seqs
 
 
-def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progress) -> VideoStack:
+def _stack(
+    series: RecordedSeries, seqs: list[int], options: ExportOptions, progress: Progress
+) -> VideoStack:
     info = series.info
+    name = options.stored
     stored = series.stack(name)
     shape = n_frames, _, width = (1, *stored.shape[1:])[-3:]
 
+    flickers = options.flickers and name == "video"
+
     def snapshots() -> Iterator[Array]:
         for done, seq in enumerate(seqs, 1):
-            yield series.frame_of(name, seq).reshape(shape)
+            frames = series.frame_of(name, seq).reshape(shape)
+            row = seq - series.first_seq
+            if flickers and series.rows["start_reason"][row] != WITHHELD.encode():
+                frames = in_recorded_light(frames, series.rows["masks_at"][row].decode("ascii"))
+            yield frames
             progress(done, len(seqs))
 
     pixel_um = experiment_of(info).pixel_size_um

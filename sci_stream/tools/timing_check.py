@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from sci_stream.config import Rig
+from sci_stream.devices.modulated_camera import ModulatedCamera
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.model import F64
 from sci_stream.modulation.diagram import describe, text_diagram
 from sci_stream.modulation.timing import CameraTrigger
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.ports import TriggeredCamera
 
 _FRAMES = 4

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.wire.codec import encode
-from sci_stream.wire.messages import Accepted, Acknowledged, Message, acknowledgement_of
+from sci_stream.wire.messages import Acceptable, Accepted, Acknowledged, Message, acknowledgement_of
 
 _PATIENCE_S = 5.0
 
@@ -45,18 +45,19 @@ class SinkClient:
         others: list[Message] = []
         for message in received:
             if isinstance(message, Accepted):
-                key = (
-                    dataclasses.replace(message, of="snapshot")
-                    if message.of == "not_kept"
-                    else message
-                )
-                if self.outbox.confirm(key, now_s):
-                    safe.append(message)
+                safe += self._confirm(message, now_s)
             else:
                 others.append(message)
         if PeerEvent.NEW in events or PeerEvent.BACK in events or self.outbox.stalled(now_s):
             self.outbox.mark_for_resend(now_s)
         return LinkNews(safe, others, events)
+
+    def _confirm(self, accepted: Accepted, now_s: float) -> Iterator[Accepted]:
+        """Yield an acknowledgement for each message that it newly acknowledges."""
+        of: Acceptable = "snapshot" if accepted.of == "not_kept" else accepted.of
+        for seq in range(accepted.seq, accepted.seq + accepted.count):
+            if self.outbox.confirm(Accepted(accepted.series, seq, of), now_s):
+                yield Accepted(accepted.series, seq, accepted.of)
 
     def send_due(self) -> None:
         """Send due messages until the socket is full."""

@@ -15,8 +15,9 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
+from sci_stream.imaging.raw_picture import RawPicture
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo
+from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpServer, listen
@@ -103,6 +104,7 @@ class WebPreview:
             solver,
         )
         self._solvers: JsonObject = {}
+        self._raw: RawPicture | None = None
         self._pixel_um: float | None = None
         self._exposure_us: float | None = None
         self._encoded = self._failures = 0
@@ -149,6 +151,7 @@ class WebPreview:
         self._pixel_um = experiment_of(info).pixel_size_um
         exposure_ns = calibration.exposure_ns
         self._exposure_us = exposure_ns / 1e3 if exposure_ns else None
+        self._raw = RawPicture(calibration)
         self._replays.series_started(info, calibration)
 
     def publish(self, reconstruction: Reconstruction) -> None:
@@ -158,6 +161,13 @@ class WebPreview:
         now_ns = unix_ns()
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
+
+    def publish_raw(self, snapshot: Snapshot, now_s: float) -> None:
+        """Show a snapshot that is only recorded, while someone watches."""
+        if self._raw is not None and self._hub.viewers:
+            picture = self._raw.show(snapshot, now_s)
+            if picture is not None:
+                self.display.publish(picture, unix_ns())
 
     def set_status(self, status: JsonObject, solvers: JsonObject | None = None) -> None:
         """Show a status on the page and under ``/status``; ``solvers`` are the settings of the

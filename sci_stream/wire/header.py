@@ -16,7 +16,7 @@ from sci_stream.errors import WireError
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields
 # increases it; a test compares their fingerprint.
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _LONGEST_QUOTE = 40
 

@@ -37,6 +37,10 @@ Acceptable = Literal[
 ]
 
 
+MAX_RUN = 4096
+"""Snapshots that one `Accepted` may name."""
+
+
 @dataclass(frozen=True)
 class Hello:
     """A node introduces itself after connecting, and again whenever one of these values changes.
@@ -161,12 +165,14 @@ class Accepted:
     """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series
     start and end.
 
-    ``of="not_kept"`` answers a snapshot that no event of a triggered recording covers.
+    Or those of ``count`` consecutive snapshots from ``seq`` on. ``of="not_kept"`` answers a
+    snapshot that no event of a triggered recording covers.
     """
 
     series: Name
     seq: Seq
     of: Acceptable
+    count: Annotated[int, integer(1, MAX_RUN)] = 1
 
 
 Acknowledged = Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd

@@ -18,6 +18,7 @@ from sci_stream.calibration.evidence import (
 )
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
+from tests.calibration.moved_masks import Rig
 
 B, SIZE = 8, 128
 
@@ -116,6 +117,16 @@ def test_black_level_subtracted_twice_is_no_right_data(y: Array, masks: Array) -
 
 def test_saturation_is_named(y: Array, masks: Array) -> None:
     assert names(examine(np.minimum(y, np.quantile(y, 0.9)), masks)) == ["saturation"]
+
+
+def test_errors_that_are_alike_behind_blurred_masks_are_no_gamma() -> None:
+    """With errors taken for independent, a gamma of 1.18 is sure."""
+    rig = Rig(width_px=64, height_px=64, n_frames=8, mask="random", bayer="none", scene="drops")
+    frames = rig.snapshot().truth.reshape(8, 64, 64) / 255
+    half = np.random.default_rng(2).integers(0, 2, frames.shape).astype(np.float64)
+    phi = np.stack([cv2.blur(mask, (3, 3)) for mask in half])
+    noise = 0.01 * np.random.default_rng(3).standard_normal((64, 64))
+    assert examine((phi * frames).sum(0) + noise, phi) == []
 
 
 @pytest.mark.parametrize("saturation_dn", [None, 4095.0])

@@ -57,7 +57,7 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
         before = light
         frames_before = frames
-        sensor.add(dataclasses.replace(snapshot, counts=counts), video)
+        sensor.add(snapshot.id, counts, video)
     return [defect.name for defect in sensor.defects]
 
 
@@ -90,7 +90,7 @@ def test_motion_that_a_solve_smooths_is_no_lag() -> None:
     sensor = SensorFaults(rig.calibration, paced=False)
     for _ in range(9):
         snapshot = rig.snapshot()
-        sensor.add(snapshot, engine.reconstruct(snapshot, 4)[0])
+        sensor.add(snapshot.id, snapshot.counts, engine.reconstruct(snapshot, 4)[0])
         assert "image_lag" not in [defect.name for defect in sensor.defects]
 
 

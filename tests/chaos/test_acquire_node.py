@@ -15,12 +15,14 @@ pytestmark = [pytest.mark.rig, pytest.mark.slow]
 RECORD = {"policy": {"mode": "record"}}
 
 
-def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nodes", [1, 0])
+def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path, nodes: int) -> None:
     # Enough that both restart before the series ends, even on a busy machine: camera and acquire
     # node do not wait for the sink, and a node that has ended by itself cannot be killed.
     n = 200
-    with RunningRig(tmp_path, RECORD, "--snapshots", str(n)) as rig:
-        series = rig.wait_for_count("reconstructed", 2)["series"]
+    changes = {**RECORD, "reconstruct": {"nodes": nodes}}
+    with RunningRig(tmp_path, changes, "--snapshots", str(n)) as rig:
+        series = rig.wait_for_count("reconstructed" if nodes else "raw_only", 2)["series"]
         for least in (8, 14):
             rig.wait_for_count("acquired", least)
             rig.kill("sink")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import CameraError, CameraLost, FileFormatError
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 from sci_stream_drivers.simulated.exposure import Exposure
 from sci_stream_drivers.simulated.scenes import make_scene
 from tests.drivers.camera_kit import SHOTS, frames, simulated
@@ -216,3 +217,38 @@ def test_number_of_disconnects_is_limited() -> None:
             camera.read(0.0)
     assert len(frames(camera, 2)) == 2
     assert camera.exhausted
+
+
+@pytest.mark.parametrize("wave", ["sine", "flash"])
+def test_lamp_changes_the_light_of_frames_and_no_truth(wave: str) -> None:
+    size = {"width_px": 32, "height_px": 32, "bayer": "none", "noise": False, "truth": True}
+    camera = SimulatedCamera(
+        SimulatedOptions(
+            scene="static", lamp_depth=0.5, lamp_wave=wave, snapshot_rate_hz=30, **size
+        )
+    )
+    camera.open()
+    camera.start()
+    frame = camera.read(10.0)
+    assert frame is not None
+    assert frame.truth is not None
+    assert np.ptp(frame.truth.mean((1, 2))) < 0.5
+    light = camera._options.light(0)
+    assert (light.max() - light.min()) / 2 == pytest.approx(0.5, abs=0.03)
+    calibration = camera.calibration()
+    lit = frame.truth / 255 * (light / light.mean())[:, None, None]
+    y = (calibration.phi * lit).sum(0)
+    np.testing.assert_allclose(calibration.measurement(frame.counts), y, atol=0.03)
+    assert calibration.exposure_ns == round(1e9 / 30)
+
+
+@pytest.mark.parametrize("name", ["pan", "belt"])
+def test_carried_image_moves_as_a_whole(name: str) -> None:
+    options = SimulatedOptions(scene=name, width_px=64, height_px=64, speed=4)
+    scene = make_scene(options)
+    before, after = scene.render(0).copy(), scene.render(10)  # 6 pixels later
+    x_px, y_px = (5, 4) if name == "pan" else (6, 0)
+    moved = before[y_px:, x_px:][4:-4, 4:-4]
+    assert (
+        np.corrcoef(moved.ravel(), after[: 64 - y_px, : 64 - x_px][4:-4, 4:-4].ravel())[0, 1] > 0.97
+    )

@@ -116,8 +116,7 @@ def test_compressed_recording_without_hdf5plugin_names_the_extra(
 def test_drivers_import_without_torch(light: str) -> None:
     names = ("simulated", "harvesters", "replay")
     program = (
-        "from sci_stream.nodes.runtime.camera_drivers import load_driver; "
-        f"[*map(load_driver, {names})]"
+        f"from sci_stream.devices.camera_drivers import load_driver; [*map(load_driver, {names})]"
     )
     subprocess.run(
         [sys.executable, "-P", "-c", program],

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sci_stream.config import load_rig
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.model import Array
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.white import fit_white
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording

@@ -171,3 +171,19 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:
     return {name: process.memory_info().rss / 2**20 for name, process in rig.nodes().items()}
+
+
+def test_rig_without_nodes_records_raw_and_waits_for_none(tmp_path: Path) -> None:
+    changes = {
+        "policy": {"mode": "record"},
+        "reconstruct": {"nodes": 0},
+        # Longer than the test has patience.
+        "drain": {"timeout_s": 3000.0},
+        "record": {"video": False},
+    }
+    with RunningRig(tmp_path, merged(BURST, changes), "--snapshots", str(SNAPSHOTS)) as rig:
+        ledger = assert_accounted_for(rig.finish())
+        assert ledger["raw_only"] == ledger["acquired"] == SNAPSHOTS
+        with rig.recordings() as (recording,):
+            assert recording.raw_seqs == list(range(SNAPSHOTS))
+            assert recording.seqs_with_outcome("raw_only") == list(range(SNAPSHOTS))

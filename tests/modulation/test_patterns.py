@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sci_stream.cli.masks import masks_make
+from sci_stream.devices.modulators import load_patterns
 from sci_stream.errors import ConfigError, StorageError
 from sci_stream.files.mask_files import write_masks
 from sci_stream.modulation.patterns import make_masks, sparser_masks_hint
-from sci_stream.nodes.runtime.modulators import load_patterns
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.model import Array
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.ports import MaskModulator
 from sci_stream_drivers.simulated import (
     SimulatedCamera,

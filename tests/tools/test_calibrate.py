@@ -14,9 +14,9 @@ import torch
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, assess, worst
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Pattern

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from sci_stream.config import load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import ConfigError
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recording.calibration_file import save_calibration
@@ -88,7 +88,7 @@ def test_check_slow_machine_warns_how_much_is_lost(
     assert "% of the snapshots are dropped" in speed.text
     # Two iterations of TV are the least: only a slower camera fits.
     assert speed.edit["camera.options"]["snapshot_rate_hz"] < 100_000
-    assert "fits: tv with" in speed.text
+    assert "fits: ffdnet-lite with 6 iterations at" in speed.text
 
 
 def test_check_coarse_masks_take_the_iterations_of_a_node(

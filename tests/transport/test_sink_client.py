@@ -111,6 +111,19 @@ def test_message_is_kept_until_acknowledged(bench: Bench) -> None:
     assert key not in bench.link.outbox
 
 
+def test_one_acknowledgement_covers_a_run_of_messages(bench: Bench) -> None:
+    bench.serve("s1")
+    bench.accepting = False
+    for seq in range(4):
+        bench.link.post(reconstruction(seq), time.monotonic())
+    until(lambda: bench.seqs() == [0, 1, 2, 3], bench.poll)
+    assert bench.server is not None
+    bench.server.reply(bench.got[0][0], Accepted(SERIES, 1, "reconstruction", count=2))
+    until(lambda: len(bench.safe) == 2, bench.poll)
+    assert bench.safe == [acknowledgement_of(reconstruction(seq)) for seq in (1, 2)]
+    assert len(bench.link.outbox) == 2
+
+
 def test_messages_posted_before_the_sink_starts_arrive(bench: Bench) -> None:
     for seq in range(3):
         bench.link.post(reconstruction(seq), time.monotonic())

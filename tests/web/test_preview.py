@@ -130,6 +130,18 @@ def test_nothing_is_encoded_without_viewers(preview: WebPreview, series) -> None
     assert (counters["published"], counters["encoded"], counters["viewers"]) == (5, 0, 0)
 
 
+def test_raw_snapshot_is_shown_to_viewers_alone(preview: WebPreview, series) -> None:
+    url = preview.start()
+    preview.series_started(series.info, series.calibration)
+    preview.publish_raw(replace(series.snapshot(0), raw_only=True), 0.0)
+    assert preview.display.published == 0, "no viewer watches"
+    with watch(url) as viewer:
+        next_status(viewer)
+        preview.publish_raw(replace(series.snapshot(1), raw_only=True), 1.0)
+        header, _ = next_picture(viewer)
+    assert (header["seq"], header["start_reason"]) == (1, "raw_only")
+
+
 def test_viewer_without_acknowledgements_gets_two_images(preview: WebPreview, series) -> None:
     url = preview.start()
     with watch(url) as viewer:

@@ -153,8 +153,8 @@ def test_corpus_covers_every_reason_with_unique_names() -> None:
 
 
 def test_other_version_error_names_both() -> None:
-    frames = with_header(good_frames("hello"), lambda header: header.update(v=9))
-    with pytest.raises(WireError, match=r"expected version 8; got 9\. Run the same release"):
+    frames = with_header(good_frames("hello"), lambda header: header.update(v=8))
+    with pytest.raises(WireError, match=r"expected version 9; got 8\. Run the same release"):
         decode(frames)
 
 

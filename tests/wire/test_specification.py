@@ -62,7 +62,7 @@ def test_version_and_limits_match_the_code() -> None:
     )
 
 
-FINGERPRINT = "f9f108343d1568a0"
+FINGERPRINT = "19f0ce2545a5b687"
 
 
 def declared(types: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -19,12 +19,12 @@ import pytest
 from drivers.cameras.tests.fake_camera import FakeCamera, fake_camera, library_file
 from sci_stream.cli.rigs import config_init
 from sci_stream.config import load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.tools.preflight import check_rig

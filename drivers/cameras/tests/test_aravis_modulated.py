@@ -21,10 +21,10 @@ from drivers.cameras.tests.fake_camera import fake_camera, library_file
 from drivers.cameras.tests.optical_table import EXPOSURES, FAULTS, transmission
 from sci_stream.cli import app
 from sci_stream.config import load_rig
+from sci_stream.devices import modulated_camera
+from sci_stream.devices.modulated_camera import ModulatedCamera
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.modulation.feedback import ADVANCE, STATE
-from sci_stream.nodes.runtime import modulated_camera
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate

@@ -14,9 +14,9 @@ import pytest
 
 from sci_stream.cli.rigs import config_init
 from sci_stream.config import load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import CameraFrame
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream_cameras.pylon import PylonCamera

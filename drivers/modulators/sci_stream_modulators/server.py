@@ -16,8 +16,8 @@ import zmq
 
 from sci_stream.cli.common import RigPath, start_logging
 from sci_stream.config import Rig, load_rig
+from sci_stream.devices.modulators import make_modulator
 from sci_stream.errors import ConfigError, SciStreamError
-from sci_stream.nodes.runtime.modulators import make_modulator
 from sci_stream.plugins import Array, MaskModulator
 from sci_stream.security.curve import CurveServer
 from sci_stream.security.keys import read_key_pair

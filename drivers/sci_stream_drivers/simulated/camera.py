@@ -67,6 +67,7 @@ class _OpenCamera:
             bit_depth=options.bit_depth,
             bayer=options.bayer,
             camera_serial=f"SIM-{options.seed}",
+            exposure_ns=round(1e9 * options.frame_s * len(phi)) if options.lamp_depth else None,
             source="true masks of the simulated camera",
         )
         self._loop = [self._make(n) for n in range(options.loop_snapshots)]
@@ -121,7 +122,7 @@ class _OpenCamera:
                 self._white_field(n, trigger), (n + 1) * (len(self._phi) + 3) + stream
             ), None
         slots = bench.expose(n, trigger)
-        x = self._exposure.frames(n)
+        x, light = self._lit(n)
         phi = self._phi
         if any(options.mask_position_px(n)) or options.mask_jitter_px or options.frame_gain_error:
             phi = self._masks.exposed(options.mask_position_px(n))
@@ -132,7 +133,8 @@ class _OpenCamera:
                 if 0 <= round(time_) < len(x)
                 else self._exposure.frame(n * len(x) + time_)
             )
-            y += np.float32(weight) * _between(phi, mask) * there
+            lit = np.float32(weight) * light[min(max(round(time_), 0), len(x) - 1)]
+            y += lit * _between(phi, mask) * there
         return self._sensor.convert(y, n), self._true_video(x)
 
     def _white_field(self, n: int, trigger: CameraTrigger) -> F32:
@@ -154,12 +156,22 @@ class _OpenCamera:
         return transmission * (light * np.float32(exposed))
 
     def _make(self, n: int) -> Shot:
-        x = self._exposure.frames(n)
+        x, light = self._lit(n)
         position_px = self._options.mask_position_px(n)
         wrong = any(position_px) or self._options.mask_jitter_px or self._options.frame_gain_error
         phi = self._masks.exposed(position_px) if wrong else None
-        counts = self._sensor.convert(self._exposure.measure(x, phi), n)
+        lit = x * light.reshape(-1, 1, 1) if self._options.lamp_depth else x
+        counts = self._sensor.convert(self._exposure.measure(lit, phi), n)
         return counts, self._true_video(x)
+
+    def _lit(self, n: int) -> tuple[F32, F32]:
+        """Return the video of exposure ``n`` in even light, as bright as that of the lamp, and the
+        light of each frame, (B,), relative to it.
+        """
+        x, light = self._exposure.frames(n), self._options.light(n)
+        if self._options.lamp_depth:
+            x *= light.mean()
+        return x, light / light.mean()
 
     def _true_video(self, x: F32) -> Array | None:
         """Return the truth, uint8, if it is wanted; ``x`` is overwritten.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from sci_stream.errors import did_you_mean
-from sci_stream.plugins import BayerPhase, FrameIds
+from sci_stream.plugins import F32, BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
 CLIPS = ("splash", "fan", "drops", "balloon")
 """Names of the filmed events."""
-SCENES = ("fast", *CLIPS, "slow", "static", "cut")
+SCENES = ("fast", *CLIPS, "pan", "belt", "slow", "static", "cut")
 """Names of all scenes; any other value is a path."""
 
 MAX_DEVIATIONS = 3
@@ -77,8 +78,8 @@ class SimulatedOptions(DriverOptions):
     """Options of the simulated camera."""
 
     scene: str = Field("fast", min_length=1)
-    """Scene: splash, fast, fan, drops, balloon, slow, static, cut, or a video, a folder of images
-    or a glob."""
+    """Scene: splash, fast, fan, drops, balloon, pan, belt, slow, static, cut, or a video, a folder
+    of images or a glob."""
     speed: Rare[float] = Field(1.0, ge=0, le=100)
     """Speed of the scene; for a video, its frames per sub-frame."""
     cut_every: Rare[float] = Field(10.0, gt=0)
@@ -116,6 +117,13 @@ class SimulatedOptions(DriverOptions):
     frame_gain_error: Rare[float] = Field(0.0, ge=0, le=0.3)
     """Standard deviation of the error of each frame's exposure, relative; the same in every
     snapshot."""
+
+    lamp_depth: float = Field(0.0, ge=0, le=1)
+    """How much the light changes, (max − min)/(max + min); 0: even light."""
+    lamp_hz: Rare[float] = Field(100.0, gt=0, le=1e6)
+    """Frequency of the light: twice that of the mains, Hz."""
+    lamp_wave: Rare[Literal["sine", "flash"]] = "sine"
+    """sine: as of mains light; flash: bright for half of each period."""
 
     bit_depth: Literal[8, 10, 12] = 12
     """Bits per pixel of the sensor's converter."""
@@ -192,6 +200,22 @@ class SimulatedOptions(DriverOptions):
             )
         )
         return x, y
+
+    @property
+    def frame_s(self) -> float:
+        """Duration of a frame: exposures follow each other without a pause; 1/240 s at a rate of
+        0.
+        """
+        rate_hz = self.snapshot_rate_hz * self.n_frames
+        return 1 / rate_hz if rate_hz else 1 / 240
+
+    def light(self, snapshot: int) -> F32:
+        """Return the light of each frame of a snapshot, (B,), 1 on average over many."""
+        middles = snapshot * self.n_frames + np.arange(self.n_frames) + 0.5
+        wave = np.sin(2 * np.pi * self.lamp_hz * self.frame_s * middles)
+        if self.lamp_wave == "flash":
+            wave = np.where(wave >= 0, 1.0, -1.0)
+        return np.asarray(1 + self.lamp_depth * wave, np.float32)
 
     @property
     def max_dn(self) -> int:

@@ -12,7 +12,15 @@ import cv2
 import numpy as np
 
 from sci_stream_drivers.simulated.options import CLIPS, SCENES, SimulatedOptions
-from sci_stream_drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
+from sci_stream_drivers.simulated.textures import (
+    Colour,
+    Image,
+    ball,
+    chart,
+    landscape,
+    wheel,
+    with_labels,
+)
 from sci_stream_drivers.simulated.video import VideoScene
 
 _SCENE_STREAM = 4
@@ -90,14 +98,9 @@ class World:
         strip_px: float,
         shape: tuple[int, int],
     ) -> None:
-        height, width = shape
-        self._period = len(backdrop)
-        # Tile one view and a pixel for interpolation beyond the period: panning never reaches the
-        # border.
-        self._backdrop = np.pad(backdrop, ((0, height + 2), (0, width + 2), (0, 0)), mode="wrap")
+        self._backdrop = Carried(backdrop, pan_px, shape)
         self._strip_period = strip.shape[1]
-        self._strip = np.pad(strip, ((0, 0), (0, width + 2), (0, 0)), mode="wrap")
-        self._pan_px = pan_px
+        self._strip = np.pad(strip, ((0, 0), (0, shape[1] + 2), (0, 0)), mode="wrap")
         self._strip_px = strip_px
         self._sprites = tuple(sprites)
         self._shape = shape
@@ -105,12 +108,7 @@ class World:
     def render(self, t: float) -> Image:
         """Return the image at time ``t``, see `Scene.render`."""
         height, width = self._shape
-        view = _window(
-            self._backdrop,
-            (self._pan_px[0] * t) % self._period,
-            (self._pan_px[1] * t) % self._period,
-            (width, height),
-        )
+        view = self._backdrop.render(t)
         for sprite in self._sprites:
             sprite.draw(view, t)
         rows = len(self._strip)
@@ -119,6 +117,27 @@ class World:
             self._strip, (self._strip_px * t) % self._strip_period, 0.0, (width, rows)
         )
         return view
+
+
+class Carried:
+    """One image that moves as a whole: (N, M, 3), repeated, by ``velocity_px`` (x, y) per unit of
+    time.
+    """
+
+    def __init__(self, image: Image, velocity_px: tuple[float, float], shape: tuple[int, int]):
+        height, width = shape
+        self._period = image.shape[:2]
+        # One view and a pixel for interpolation beyond the period: it never reaches the border.
+        around = ((0, height + 2), (0, width + 2), (0, 0))
+        self._image = np.pad(image, around, mode="wrap")
+        self._velocity_px = velocity_px
+        self._size = (width, height)
+
+    def render(self, t: float) -> Image:
+        """Return the image at time ``t``, see `Scene.render`."""
+        x_px, y_px = self._velocity_px
+        rows, columns = self._period
+        return _window(self._image, (x_px * t) % columns, (y_px * t) % rows, self._size)
 
 
 class CutScene:
@@ -217,6 +236,22 @@ def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
     )
 
 
+def make_carried(name: str, shape: tuple[int, int], speed: float, seed: int) -> Carried:
+    """Return one image that moves as a whole: a landscape under a camera that pans, or the labels
+    on a belt.
+
+    At ``speed`` 1 and 256 pixels it moves by 0.6 pixels per sub-frame.
+    """
+    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, 1]))
+    unit = min(shape)
+    image = landscape(max(64, round(1.5 * unit)), SKY, rng)
+    velocity_px = 0.6 * speed * unit / 256
+    if name == "pan":
+        return Carried(image, (0.8 * velocity_px, 0.6 * velocity_px), shape)
+    label = wheel(max(16, unit // 3), "BELT", SIGNAL)
+    return Carried(with_labels(image, *label), (velocity_px, 0.0), shape)
+
+
 def make_scene(options: SimulatedOptions) -> Scene:
     """Return the scene of the options. Raises `FileFormatError` for a file that cannot be read."""
     shape = (options.height_px, options.width_px)
@@ -226,6 +261,8 @@ def make_scene(options: SimulatedOptions) -> Scene:
         return CutScene(scenes, options.cut_every * options.n_frames)
     if options.scene in CLIPS:
         return _clip(options.scene, shape, options.speed)
+    if options.scene in ("pan", "belt"):
+        return make_carried(options.scene, shape, options.speed, options.seed)
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)
     pace = {"fast": 1.0, "slow": 0.2, "static": 0.0}[options.scene]

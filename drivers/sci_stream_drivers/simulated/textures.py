@@ -178,3 +178,15 @@ def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:
     around = math.ceil(4 * _LENS_BLUR_PX)
     wrapped = np.pad(strip, ((0, 0), (around, around), (0, 0)), mode="wrap")
     return soften(wrapped, cv2.BORDER_REPLICATE)[:, around:-around].copy()
+
+
+def with_labels(image: Image, picture: Image, cover: Image) -> Image:
+    """Return an image with a picture, premultiplied by its cover, in a grid."""
+    size = len(picture)
+    out = image.copy()
+    for top in range(size // 4, len(image) - size, round(1.25 * size)):
+        for left in range(size // 4, image.shape[1] - size, round(1.25 * size)):
+            place = out[top : top + size, left : left + size]
+            place *= 1 - cover[..., None]
+            place += picture
+    return out

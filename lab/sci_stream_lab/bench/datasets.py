@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.devices.camera_drivers import load_driver
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
-from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import SolveReport
 from sci_stream_lab.bench.result import Progress

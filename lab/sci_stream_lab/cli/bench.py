@@ -558,6 +558,42 @@ def bench_warm(
     _show(result, json_path, plot=plot, plot_path=plot_path)
 
 
+@bench_app.command("frontier")
+def bench_frontier(
+    data: Annotated[Path | None, _DATA] = None,
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(help="Scene of the simulated camera, or a video; repeatable."),
+    ] = None,
+    bayer: Annotated[str, typer.Option(help="RGGB, …; '' for a grey camera.")] = "RGGB",
+    snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each scene.")] = 12,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of a scene, pixels.")] = 256,
+    steps: Annotated[
+        list[int] | None, typer.Option(min=1, help="Iterations and stages together; repeatable.")
+    ] = None,
+    denoiser: Annotated[
+        list[str] | None, typer.Option(*SOLVER_NAMES, help="Solver; repeatable.")
+    ] = None,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+    plot_path: Annotated[Path | None, _plot_option("PSNR over the rate ")] = None,
+) -> None:
+    """Measure the rate against PSNR for numbers of steps, cold and warm: the choice of an operating
+    point.
+    """
+    from sci_stream_lab.bench import datasets
+    from sci_stream_lab.bench.quality.frontier import STEPS, bench, plot
+    from sci_stream_lab.bench.solver_section import solver_section
+
+    footage = list(datasets.published(data, echo)) if data is not None else []
+    options = {"height_px": size, "width_px": size, "bayer": bayer or None, "n_frames": 8}
+    scenes = scene or ([] if data is not None else ["splash", "slow", "fast"])
+    footage += [datasets.filmed_scene(name, snapshots=snapshots, **options) for name in scenes]
+    sections = [solver_section(name, None, None) for name in denoiser or ["ffdnet-lite", "auto"]]
+    result = bench(footage, sections, device, echo, steps=steps or STEPS)
+    _show(result, json_path, plot=plot, plot_path=plot_path)
+
+
 # Random kills of a run of all faults: enough that every kind of node is hit, in under a minute.
 _KILLS = 20
 

@@ -19,8 +19,8 @@ import zmq
 from lab.tests.faults.patched_node import FaultControl
 from lab.tests.faults.tcp_proxy import TcpProxy
 from sci_stream.config import load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import EnvironmentFault, WireError
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire.codec import decode, encode

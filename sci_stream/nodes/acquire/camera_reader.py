@@ -97,6 +97,8 @@ class CameraReader(Generic[T]):
         """Snapshots numbered so far."""
         self.epoch = 0
         """Number of camera restarts in this series."""
+        self.is_urgent = True
+        """Whether each frame wakes the loop; otherwise it finds several at its next turn."""
         self._retries = False
         self._triggers = TriggerMonitor()
         self._content = FrameContent()
@@ -322,7 +324,8 @@ class CameraReader(Generic[T]):
             self._keep(Captured(self.acquired, self.epoch, missed, frame if fits else None))
         )
         self.acquired += 1
-        self._wake()
+        if self.is_urgent:
+            self._wake()
 
     def _checked(self, frame: CameraFrame, missed: int) -> tuple[int, CameraFrame]:
         """Return the frames missed before this one, also by its time, and the frame with its

@@ -69,6 +69,7 @@ class _Held:
     epoch: int
     delivering: bool
     raw_pending: bool
+    raw_only: bool
 
 
 class InFlightSnapshots:
@@ -92,9 +93,11 @@ class InFlightSnapshots:
         """Return whether the delivery of any snapshot is unsettled, ``besides`` these."""
         return any(held.delivering and seq not in besides for seq, held in self._held.items())
 
-    def hold(self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool) -> None:
-        """Hold a snapshot whose memory is already reserved."""
-        self._held[seq] = _Held(nbytes, epoch, delivering=True, raw_pending=raw_pending)
+    def hold(
+        self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool, raw_only: bool = False
+    ) -> None:
+        """Hold a snapshot whose memory is already reserved; one ``raw_only`` is not delivered."""
+        self._held[seq] = _Held(nbytes, epoch, not raw_only, raw_pending, raw_only)
 
     def settle(self, seq: int) -> int | None:
         """Settle the delivery of a snapshot; return its epoch,
@@ -109,12 +112,16 @@ class InFlightSnapshots:
         self._release(seq, held)
         return held.epoch
 
-    def confirm_raw(self, seq: int) -> None:
-        """Note that the raw counts of a snapshot are recorded."""
+    def confirm_raw(self, seq: int) -> bool:
+        """Note that the raw counts of a snapshot are recorded; return whether that is its
+        outcome.
+        """
         held = self._held.get(seq)
-        if held is not None:
-            held.raw_pending = False
-            self._release(seq, held)
+        if held is None:
+            return False
+        held.raw_pending = False
+        self._release(seq, held)
+        return held.raw_only
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:

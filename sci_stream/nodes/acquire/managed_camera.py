@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera

@@ -94,7 +94,9 @@ class AcquireNode:
         self._stop = stop
         self._calibration = calibration
         self._duration_s = duration_s
-        self._records_raw = Policy(rig.policy.mode) is Policy.RECORD or rig.record.is_triggered
+        is_record = Policy(rig.policy.mode) is Policy.RECORD
+        self._records_raw = is_record or rig.record.is_triggered
+        self._records_all_raw = is_record and not rig.record.is_triggered
         # Snapshots that are only reconstructed if they are kept, until the sink has decided.
         self._undecided: dict[int, Snapshot] = {}
         self._solves_kept = rig.record.is_triggered and rig.record.reconstruct == "kept"
@@ -158,6 +160,11 @@ class AcquireNode:
         return self._spool.recovered is not None and self._reason == _STOPPED
 
     @property
+    def _solves_nothing(self) -> bool:
+        """Whether the rig has no reconstruct node, and none has come by itself. Thread-safe."""
+        return not self._rig.reconstruct.nodes and not self._dispatcher.peers
+
+    @property
     def under_way(self) -> int:
         """Snapshots delivered by the camera that are neither safe nor dropped. Thread-safe."""
         return self._reader.acquired - self._in_flight.released
@@ -175,7 +182,7 @@ class AcquireNode:
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
-                self._step(self._network.wait())
+                self._step(self._network.wait(urgent=self._reader.is_urgent))
             if self._reader.failure is not None:
                 raise self._reader.failure
         finally:
@@ -213,6 +220,8 @@ class AcquireNode:
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
+        is_running = self._phase is AcquirePhase.RUNNING
+        self._reader.is_urgent = not (is_running and self._solves_nothing)
         self._drops.send(now_s)
         if self._health.due(now_s):
             self._publish_status()
@@ -222,7 +231,8 @@ class AcquireNode:
         """Release confirmed snapshots, or dispatch those that were confirmed to be kept."""
         for accepted in safe:
             if accepted.of in {"snapshot", "not_kept"}:
-                self._in_flight.confirm_raw(accepted.seq)
+                if self._in_flight.confirm_raw(accepted.seq):
+                    self._spool.confirm(accepted.seq)
                 snapshot = self._undecided.pop(accepted.seq, None)
                 if snapshot is not None and accepted.of == "snapshot":
                     self._dispatch(snapshot, now_s)
@@ -364,7 +374,7 @@ class AcquireNode:
                 self._in_flight.settle(snapshot.id.seq)
             elif self._solves_kept:
                 self._undecided[snapshot.id.seq] = snapshot
-            else:
+            elif not snapshot.raw_only:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in state.lost:
             self._report_without_video(seq, state.epoch, DropReason.ACQUIRE_LOST, now_s)
@@ -423,7 +433,7 @@ class AcquireNode:
         if not self._stop and self._dispatcher.ready_nodes:
             # A series that ended by itself has no drain timeout while a node still works on it.
             self._since_s = now_s
-        late = now_s - self._since_s > self._rig.drain.timeout_s
+        late = self._solves_nothing or now_s - self._since_s > self._rig.drain.timeout_s
         waiting = self._in_flight.delivering(besides=self._undecided)
         if waiting and not late:
             return
@@ -494,6 +504,7 @@ class AcquireNode:
             dropped_before=captured.missed,
             truth=frame.truth,
             chunks=frame.chunks,
+            raw_only=self._records_all_raw and self._solves_nothing,
         )
         self._spool.keep(snapshot, missed)
         return snapshot
@@ -506,7 +517,7 @@ class AcquireNode:
         self._hold(acquired, now_s)
         if self._solves_kept:
             self._undecided[acquired.id.seq] = acquired
-        else:
+        elif not acquired.raw_only:
             self._dispatch(acquired, now_s)
 
     def _dispatch(self, snapshot: Snapshot, now_s: float) -> None:
@@ -517,7 +528,11 @@ class AcquireNode:
     def _hold(self, snapshot: Snapshot, now_s: float) -> None:
         """Hold a snapshot until it is settled, and send its raw counts if they are recorded."""
         self._in_flight.hold(
-            snapshot.id.seq, snapshot.id.epoch, frame_bytes(snapshot), raw_pending=self._records_raw
+            snapshot.id.seq,
+            snapshot.id.epoch,
+            frame_bytes(snapshot),
+            raw_pending=self._records_raw,
+            raw_only=snapshot.raw_only,
         )
         if self._records_raw:
             self._link.post(dataclasses.replace(snapshot, truth=None), now_s)

@@ -179,8 +179,8 @@ class Spool:
         self._number = number
         self.max_snapshots = max_snapshots
         self._head = np.frombuffer(self._map, _HEAD, 1)[0]
-        self._files: dict[int, Path] = {}
-        self._free: list[Path] = []
+        self._files: dict[int, str] = {}
+        self._free: list[str] = []
         self._first_confirmed = 0
         self._confirmed = IntervalSet()
 
@@ -279,13 +279,13 @@ class Spool:
         """Mark a snapshot as delivered: only its raw counts are unconfirmed."""
         if (path := self._files.get(seq)) is not None:
             with contextlib.suppress(OSError):
-                self._files[seq] = path.rename(path.with_suffix(_DELIVERED))
+                self._files[seq] = self._renamed(path, f"{seq}{_DELIVERED}")
 
     def release(self, seq: int) -> None:
         """Release a snapshot."""
         if (path := self._files.pop(seq, None)) is not None:
             with contextlib.suppress(OSError):
-                self._free.append(path.rename(path.with_suffix(_FREE)))
+                self._free.append(self._renamed(path, f"{seq}{_FREE}"))
 
     def end(self, reason: str) -> None:
         """Record that the series is ending: a process that resumes it acquires nothing more."""
@@ -335,7 +335,7 @@ class Spool:
             self._warn("it has as many snapshots as it may")
             return False
         assert self._path is not None
-        path = self._free.pop() if self._free else self._path / f"{seq}{_FREE}"
+        path = self._free.pop() if self._free else f"{self._path}/{seq}{_FREE}"
         lengths = [memoryview(part).nbytes for part in parts]
         sizes = _SIZES.pack(*lengths, *[0] * (3 - len(lengths)))
         # The payloads have checksums of their own in the header.
@@ -349,13 +349,18 @@ class Spool:
                 os.close(number)
             if written != _PARTS_AT + sum(lengths):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._files[seq] = path.rename(self._path / str(seq))
+            self._files[seq] = self._renamed(path, str(seq))
         except OSError as error:
             self._warn(str(error.strerror))
             with contextlib.suppress(OSError):
-                path.unlink()
+                Path(path).unlink()
             return False
         return True
+
+    def _renamed(self, path: str, name: str) -> str:
+        new = f"{self._path}/{name}"
+        os.rename(path, new)  # noqa: PTH104 - pathlib takes longer than the system
+        return new
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -420,7 +425,7 @@ class Spool:
                 continue
             seq = snapshot.id.seq
             recovered[seq] = snapshot
-            self._files[seq] = path
+            self._files[seq] = str(path)
             if path.suffix == _DELIVERED:
                 delivered.add(seq)
         return RecoveredState(

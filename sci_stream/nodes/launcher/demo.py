@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import socket
 import tempfile
@@ -22,22 +23,19 @@ from sci_stream.parameters import DEMO
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import frame_network, make_denoiser
-from sci_stream.recon.settings import default_settings
 from sci_stream.web.control_client import RigControl
 
 # Largest first: the demo shows the largest video that the device computes in time.
-_SIZES_PX = (512, 384, 256)
-# For a machine that is slow or busy: smaller pictures by a network look better than TV.
-_SMALL_PX = (192, 128)
+_SIZES_PX = (512, 384, 256, 192, 128)
+_USUAL_PX = 256
 _N_FRAMES = 8
 # Target time of a reconstruction: the longest interval between two updates.
 _SOLVE_S = 0.6
-# Limit for the learned prior, whose better picture is worth a longer interval on slow devices.
-_LONGEST_SOLVE_S = 2.0
-# With our own network and warm starts; more do not help on a noisy camera
-# (lab/research/schedule-research.md). Four warm iterations give 26.5 dB on the published Crash,
-# hardly less than twelve: a slow device takes fewer before it takes TV.
-_NETWORK_ITERATIONS: tuple[int, ...] = (12, 8, 6, 4)
+# Warm iterations of our own network that a device has to have time for. On the demo's scene six
+# have 0.4 dB more than four in 1.3 of the time (docs/benchmarks.md).
+_NETWORK_ITERATIONS: tuple[int, ...] = (6, 4)
+# A node spends up to so many while no snapshot waits.
+_MAX_ITERATIONS = 12
 # Share of its time in which the device solves. The other half is for the other nodes, the browser
 # and programs that start later.
 _LOAD = 0.5
@@ -59,11 +57,6 @@ _MAX_WAIT_S = 60.0
 _SCENE = "splash"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
-_IN_WORDS = {
-    "tv": "total variation (TV)",
-    "ffdnet": "the learned prior FFDNet",
-    "ffdnet-lite": "the learned prior ffdnet-lite",
-}
 # Below the ports that Linux gives to outgoing connections: nothing takes one while a node restarts.
 _PORTS = (12_000, 32_000)
 _MAX_TRIES = 1000
@@ -89,13 +82,13 @@ def free_port(taken: set[int], wish: int | None = None) -> int:
 
 
 class _DemoPlan(NamedTuple):
-    """Prior, iterations and size that a device reconstructs in ``solve_s``, and why not better."""
+    """Prior, iterations and size that a device reconstructs in ``solve_s``, and a note."""
 
     prior: str
     iterations: int
     size_px: int
     solve_s: float
-    why_not: str
+    note: str = ""
 
 
 def _plan(
@@ -103,28 +96,18 @@ def _plan(
 ) -> _DemoPlan:
     """Choose the best video that the device computes in time.
 
-    A network with all iterations in the target time, at the largest of the descending sizes; with
-    fewer iterations or smaller pictures in the limit for it; total variation.
+    The largest of the descending sizes that is solved in the target time, with six iterations or
+    four; the least of them all.
     """
     prior = frame_network(device)
-    all_px = (*sizes_px, *_SMALL_PX) if len(sizes_px) > 1 else sizes_px
-    measured_px = sizes_px[-1]
-    full = _NETWORK_ITERATIONS[0]
-    fewer = [(px, n) for px in all_px if px <= measured_px for n in _NETWORK_ITERATIONS]
-    choices = [(px, full, _SOLVE_S) for px in sizes_px]
-    choices += [(px, n, _LONGEST_SOLVE_S) for px, n in fewer]
+    measured_px = min(_USUAL_PX, sizes_px[0])
     once_s = _seconds_per_iteration(device, prior, measured_px, report)
-    for px, iterations, limit_s in choices:
+    for px, iterations in itertools.product(sizes_px, _NETWORK_ITERATIONS):
         # A pass takes as long as it has pixels, or less.
         solve_s = iterations * once_s * (px / measured_px) ** 2
-        if solve_s <= limit_s:
-            return _DemoPlan(prior, iterations, px, solve_s, "")
-    why = f"; {_IN_WORDS[prior]} would take {solve_s:.1f} s for {iterations} iterations"
-    iterations = default_settings(device, "tv").iterations
-    once_s = _seconds_per_iteration(device, "tv", all_px[-1], report)
-    times_s = {px: iterations * once_s * (px / all_px[-1]) ** 2 for px in all_px}
-    size_px = next((px for px in all_px if times_s[px] <= _SOLVE_S), all_px[-1])
-    return _DemoPlan("tv", iterations, size_px, times_s[size_px], why)
+        if solve_s <= _SOLVE_S:
+            break
+    return _DemoPlan(prior, iterations, px, solve_s)
 
 
 def _seconds_per_iteration(
@@ -134,7 +117,7 @@ def _seconds_per_iteration(
     denoise = make_denoiser(prior, device, None, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
-    report(f"measuring {_IN_WORDS[prior]} at {size}×{size}")
+    report(f"measuring {prior} at {size}×{size}")
     denoise(frames, 0.05)  # sets up libraries
     start_s = time.perf_counter()
     for _ in range(_PASSES):
@@ -168,12 +151,16 @@ def demo_rig(
         code = solver.rpartition(":")[0] or solver
         if Path(code).is_file():  # the rig file is in another folder
             solver = f"{Path(code).resolve()}{solver.removeprefix(code)}"
-        plan = _DemoPlan(solver, 0, sizes_px[-1], _SOLVE_S, "; the camera follows its speed")
+        plan = _DemoPlan(solver, 0, size or _USUAL_PX, _SOLVE_S, "; the camera follows its speed")
     else:
         plan = _plan(chosen, sizes_px, report)
-    prior, iterations, size_px, solve_s, why_not = plan
+    prior, iterations, size_px, solve_s, note = plan
     rate_hz = rate_for(solve_s)
-    solving = {"solver": prior, "iterations": iterations, "weights": weights}
+    solving = {
+        "solver": prior,
+        "iterations": iterations and _MAX_ITERATIONS,
+        "weights": weights,
+    }
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -234,7 +221,7 @@ def demo_rig(
         f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
         f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
         f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {_IN_WORDS.get(prior, prior)}{speed} at {size_px}×{size_px}{why_not}"
+        f"chosen: {prior}{speed} at {size_px}×{size_px}{note}"
     )
     return path, why
 
@@ -242,12 +229,12 @@ def demo_rig(
 class Pace:
     """The rate of a demo's camera: half of the machine's solves, down at once and up slowly.
 
-    ``full_iterations`` are those of the rig: an overloaded node spends fewer, and all shall fit.
+    ``iterations`` shall fit: an overloaded node spends fewer, and one with time to spare more.
     """
 
-    def __init__(self, rate_hz: float, full_iterations: int, now_s: float) -> None:
+    def __init__(self, rate_hz: float, iterations: int, now_s: float) -> None:
         self.rate_hz = rate_hz
-        self._full_iterations = full_iterations
+        self._iterations = iterations
         self._recent_s = deque[float](maxlen=_PACED_OVER)
         self._solved = 0
         self._idle_s = now_s
@@ -260,8 +247,8 @@ class Pace:
         if solved != self._solved:
             self._solved = solved
             self._idle_s = now_s
-            share = self._full_iterations / max(1, status["iterations"])
-            self._recent_s.append(status["solve_ms"] / 1e3 * max(1.0, share))
+            share = self._iterations / max(1, status["iterations"]) if self._iterations else 1.0
+            self._recent_s.append(status["solve_ms"] / 1e3 * share)
         if not ledger.get("in_flight"):
             self._idle_s = now_s
         if not self._recent_s:
@@ -285,7 +272,8 @@ def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
     rig = load_rig(path)
     control = RigControl(f"http://127.0.0.1:{rig.preview.port}", who=DEMO)
     rate_hz = float(str(rig.camera.options["snapshot_rate_hz"]))
-    pace = Pace(rate_hz, rig.reconstruct.iterations or 0, time.monotonic())
+    fitting = _NETWORK_ITERATIONS[0] if rig.reconstruct.iterations else 0
+    pace = Pace(rate_hz, fitting, time.monotonic())
     while True:
         wait(_POLL_S)
         try:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from sci_stream.config import Rig, load_rig
 from sci_stream.delivery.frame_faults import fault_lines
 from sci_stream.delivery.ledger import LedgerCounts, outcomes_in_words
+from sci_stream.devices.modulators import make_coded_camera
 from sci_stream.errors import (
     ConfigError,
     DataError,
@@ -28,7 +29,6 @@ from sci_stream.errors import (
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
-from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder

@@ -27,6 +27,8 @@ from sci_stream.wire.messages import Hello
 
 # Bounds the delay of events that no socket announces: timeouts, and frames of the camera thread.
 _POLL_MS = 20
+# Nothing waits for a snapshot that is only recorded: several share a turn of the loop.
+_UNHURRIED_MS = 100
 # Time for the last messages to leave.
 _LINGER_MS = 500
 
@@ -76,9 +78,11 @@ class NodeNetwork:
         for socket in sockets:
             self._poller.register(socket, zmq.POLLIN if receiving else 0)
 
-    def wait(self) -> float:
-        """Wait for a message, a wake-up, or 20 ms; return the monotonic time, s."""
-        self._poller.poll(_POLL_MS)
+    def wait(self, *, urgent: bool = True) -> float:
+        """Wait for a message, a wake-up, or 20 ms, 100 ms unless ``urgent``; return the monotonic
+        time, s.
+        """
+        self._poller.poll(_POLL_MS if urgent else _UNHURRIED_MS)
         self.wakeup.clear()
         return time.monotonic()
 

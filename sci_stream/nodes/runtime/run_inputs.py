@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.nodes.runtime import analyses
+from sci_stream.devices import analyses
 from sci_stream.nodes.runtime.runtime_folder import RIG_COPY
 from sci_stream.recon.denoisers.plugin_code import (
     DENOISERS,

@@ -21,9 +21,9 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.reaction import Reaction, Reactions
+from sci_stream.devices.analyses import Analyses
 from sci_stream.errors import InputError, LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, JsonObject, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
@@ -168,7 +168,9 @@ class SinkNode:
             ):
                 receiving = self._series is None or not self._series.recorder.is_full
                 self._network.watch(self._server.socket, receiving=receiving)
-                self._step(now_s := self._network.wait(), receiving=receiving)
+                urgent = bool(self._rig.reconstruct.nodes) or self._series is None
+                now_s = self._network.wait(urgent=urgent)
+                self._step(now_s, receiving=receiving)
                 # Also after the series: the last messages are lost if the connection closes before
                 # they are read.
                 needed = self._stop.gentle and (
@@ -261,6 +263,8 @@ class SinkNode:
             self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
         elif series.receive(identity, message, now_s):
             self._acknowledge(identity, message)
+        elif isinstance(message, Snapshot) and message.raw_only and self._preview is not None:
+            self._preview.publish_raw(message, now_s)
 
     def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:
         self._server.reply(identity, acknowledgement_of(message))

@@ -39,7 +39,13 @@ from sci_stream.recording.segments import (
     recording_path,
 )
 from sci_stream.recording.writer import MAX_EMPTY_ROWS
-from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, acknowledgement_of
+from sci_stream.wire.messages import (
+    MAX_RUN,
+    Accepted,
+    Dropped,
+    SeriesEnd,
+    acknowledgement_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +286,8 @@ class SeriesSession:
         triggered = self._triggered
         if isinstance(message, Snapshot):
             seq = message.id.seq
-            return seq in self._raw_safe or (triggered is not None and self.ledger.is_settled(seq))
+            has_outcome = triggered is not None or message.raw_only
+            return seq in self._raw_safe or (has_outcome and self.ledger.is_settled(seq))
         seqs = message.seqs if isinstance(message, Dropped) else [message.id.seq]
         return all(
             self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered)
@@ -360,10 +367,14 @@ class SeriesSession:
 
     def _accept(self, message: OfSnapshot, now_s: float) -> OfSnapshot:
         """Display a new message; return it as it is recorded and counted."""
-        if isinstance(message, Reconstruction):
-            return self._accept_reconstruction(message, now_s)
-        for seq in message.seqs if isinstance(message, Dropped) else ():
-            self._show(self._reorder.skip(seq, now_s))
+        match message:
+            case Reconstruction():
+                return self._accept_reconstruction(message, now_s)
+            case Dropped():
+                for seq in message.seqs:
+                    self._show(self._reorder.skip(seq, now_s))
+            case Snapshot() if message.raw_only:
+                self._show(self._reorder.skip(message.id.seq, now_s))
         return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
@@ -381,7 +392,7 @@ class SeriesSession:
             due += [(sender, key) for sender in pending.senders]
         if due:
             self._save()
-        return due
+        return _in_runs(due)
 
     def _save(self) -> None:
         """Save the ledger before anything in it is acknowledged."""
@@ -427,7 +438,8 @@ class SeriesSession:
 
         def done(written: Written) -> None:  # also called from the recorder's thread
             self._written.put((key, written))
-            self._callbacks.wake()
+            if self._written.qsize() == 1:
+                self._callbacks.wake()
 
         pending = self._pending[key]
         if isinstance(pending.message, Dropped):
@@ -456,7 +468,9 @@ class SeriesSession:
             case Snapshot():
                 if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
-                if self._triggered is not None:
+                if message.raw_only:
+                    self._settle_raw_only(message)
+                elif self._triggered is not None:
                     self._raw_is_decided(message.id.seq)
                 elif message.id.seq in self._awaiting_raw:
                     self._awaiting_raw.remove(message.id.seq)
@@ -468,6 +482,13 @@ class SeriesSession:
                 self._settle_reconstruction(message, written)
             case NotKept():
                 self.ledger.settle(message.seq, Outcome.NOT_KEPT)
+
+    def _settle_raw_only(self, snapshot: Snapshot) -> None:
+        seq = snapshot.id.seq
+        report = self._with_outcome(Dropped(self.name, snapshot.id.epoch, seq, "", "raw_only"))
+        self.ledger.settle(seq, Outcome(report.outcome), report.reason)
+        if report.outcome == "dropped":
+            self.recorder.submit(report)
 
     def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq
@@ -682,6 +703,19 @@ class SeriesSession:
         is_requested = self._rig.record.enabled or status.enabled
         lost = not_recorded(self.ledger.dropped) if is_requested else 0
         return dataclasses.replace(status, lost=lost, unreadable=self._unreadable)
+
+
+def _in_runs(due: list[tuple[bytes, Accepted]]) -> list[tuple[bytes, Accepted]]:
+    """Return the same acknowledgements, one for each run of consecutive snapshots."""
+    runs: list[tuple[bytes, Accepted]] = []
+    for sender, key in due:
+        before, run = runs[-1] if runs else (b"", key)
+        following = dataclasses.replace(run, seq=run.seq + run.count, count=1)
+        if (sender, key) == (before, following) and run.count < MAX_RUN:
+            runs[-1] = (sender, dataclasses.replace(run, count=run.count + 1))
+        else:
+            runs.append((sender, key))
+    return runs
 
 
 def _is_count(value: object) -> TypeGuard[int]:

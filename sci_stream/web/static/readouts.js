@@ -9,6 +9,7 @@ const PSNR = "Peak signal-to-noise ratio against the true video, which a simulat
 const UNEXPLAINED = "Part of the coded snapshot that the video does not explain, ‖y − Φv‖/‖y‖; much more than the noise means wrong masks";
 
 export function showHeader(header) {
+  if (header.start_reason === "raw_only") header = { ...header, iterations: null, residual: null, start: "raw" };
   put("iterations", shown("iterations", header.iterations));
   put("start", [header.start, header.budget_limited ? "time-limited" : null].filter(Boolean).join(", ") || "–");
   el("start").title = words(header.start_reason ?? "");

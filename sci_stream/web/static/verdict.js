@@ -108,6 +108,7 @@ function verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished
   if (fresh && nodes.some((node) => node.state !== "up")) return ["", "", `${behind > liveMs ? late : "live"}, a node is lost`, "warn"];
   if (fresh && lost > HEAVY_LOSS) return ["", "", `losing ${Math.round(100 * lost)} %`, "bad"];
   if (slow) return ["SLOW", `the next picture takes longer: this one is ${duration(behind)} old`, late, "warn"];
+  if (fresh && state.header?.start_reason === "raw_only") return ["", "", "raw, not reconstructed", "warn"];
   if (fresh && behind > liveMs) return ["", "", late, "warn"];
   if (fresh) return ["", "", "live", "good"];
   const up = (kind) => nodes.some((node) => node.kind === kind && node.state === "up");

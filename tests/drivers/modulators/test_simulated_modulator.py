@@ -9,10 +9,10 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.modulation.feedback import ADVANCE, CORRECTIONS, DELAY, FIRST_MASK, LATE, STATE
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.tools.timing_check import measure_delay
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from sci_stream_testing.modulators import ModulatorContract

@@ -11,12 +11,12 @@ import pytest
 import zmq
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.devices.camera_drivers import make_camera
 from sci_stream.errors import CameraError
 from sci_stream.model import SeriesInfo
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.node import AcquireNode, series_info
 from sci_stream.nodes.acquire.spool import Spool
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.header import Limits

@@ -16,18 +16,14 @@ from sci_stream.nodes.launcher import demo
 from sci_stream.parameters import Parameter
 from sci_stream.web.control_client import Controllable
 
-SIZES_PX = (512, 384, 256)
-
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Set the time in which a machine denoises 256×256 frames with the small network; TV takes a
-    tenth.
-    """
+    """Set the time in which a machine denoises 256×256 frames with the small network."""
 
     def set_speed(seconds: float) -> None:
-        def timed(_device: object, prior: str, size: int, _report: object) -> float:
-            return seconds * (size / 256) ** 2 * (0.1 if prior == "tv" else 1.0)
+        def timed(_device: object, _prior: str, size: int, _report: object) -> float:
+            return seconds * (size / 256) ** 2
 
         monkeypatch.setattr(demo, "_seconds_per_iteration", timed)
 
@@ -35,34 +31,22 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "prior", "iterations", "size_px"),
+    ("seconds", "iterations", "size_px"),
     [
-        (0.001, "ffdnet-lite", 12, 512),
-        (0.02, "ffdnet-lite", 12, 384),
-        (0.1, "ffdnet-lite", 12, 256),
-        (0.2, "ffdnet-lite", 8, 256),
-        (0.45, "ffdnet-lite", 4, 256),
-        (0.85, "ffdnet-lite", 4, 192),
-        (1.8, "ffdnet-lite", 4, 128),
-        (5.0, "tv", 0, 128),
+        (0.001, 6, 512),
+        (0.03, 4, 512),
+        (0.04, 6, 384),
+        (0.09, 6, 256),
+        (0.15, 4, 256),
+        (0.2, 4, 192),
+        (0.35, 6, 128),
+        (5.0, 4, 128),
     ],
 )
-def test_slower_machine_gets_fewer_iterations_before_other_prior(
-    machine, seconds, prior, iterations, size_px
-) -> None:
+def test_slower_machine_gets_smaller_pictures(machine, seconds, iterations, size_px) -> None:
     machine(seconds)
-    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
-    assert (plan.prior, plan.size_px) == (prior, size_px)
-    assert plan.iterations == iterations or prior == "tv"
-
-
-def test_choice_is_explained(machine) -> None:
-    machine(0.02)
-    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
-    assert not plan.why_not
-    machine(5.0)
-    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
-    assert "the learned prior ffdnet-lite would take 5.0 s for 4 iterations" in plan.why_not
+    plan = demo._plan(torch.device("cpu"), demo._SIZES_PX, lambda _: None)
+    assert (plan.iterations, plan.size_px) == (iterations, size_px)
 
 
 def test_demo_rig_is_bounded_and_found_by_name(
@@ -76,13 +60,14 @@ def test_demo_rig_is_bounded_and_found_by_name(
         scene="", size=0, device="cpu", record=True, open_browser=False, report=lambda _: None
     )
     rig = load_rig(path, overrides={})
+    assert rig.reconstruct.iterations == 12, "six fit, and more are spent in time to spare"
     health = rig.health
     ports = [rig.preview.port, health.acquire_port, health.sink_port, health.reconstruct_port]
     assert 0 not in ports
     assert len({*ports, rig.network.dispatch, rig.network.results, rig.network.taps}) == 7
     assert 0 < rig.record.stop_after_mib <= 4096
     assert f"recording up to 2 GiB to {tmp_path}/recordings" in why
-    assert "chosen: the learned prior" in why
+    assert "chosen: ffdnet-lite: 6 iterations" in why
     found = common.named_rig(Path("demo"))
     assert load_rig(found, overrides={}).network == rig.network
 
@@ -110,8 +95,8 @@ def test_demo_of_a_network_names_its_file_from_anywhere(
 
 def test_measuring_reports_prior_and_size() -> None:
     lines: list[str] = []
-    demo._seconds_per_iteration(torch.device("cpu"), "tv", 64, lines.append)
-    assert lines == ["measuring total variation (TV) at 64×64"]
+    demo._seconds_per_iteration(torch.device("cpu"), "ffdnet-lite", 64, lines.append)
+    assert lines == ["measuring ffdnet-lite at 64×64"]
 
 
 def status(*, solved: int, solve_s: float, in_flight: int = 0, iterations: int = 12) -> dict:
@@ -136,6 +121,11 @@ def test_pace_scales_solves_that_were_cut_short() -> None:
     assert pace.follow(status(solved=1, solve_s=1.0, iterations=4), 1.0) == 0.17
 
 
+def test_pace_leaves_time_to_spare_to_the_node() -> None:
+    pace = demo.Pace(2.4, 6, now_s=0.0)
+    assert pace.follow(status(solved=1, solve_s=0.35, iterations=10), 1.0) == 2.4
+
+
 def test_pace_rises_slowly_and_rests_when_right() -> None:
     pace = demo.Pace(1.0, 12, now_s=0.0)
     rates = [pace.follow(status(solved=n, solve_s=0.25), float(n)) for n in range(1, 40)]
@@ -153,14 +143,14 @@ def test_demo_camera_follows_machine_until_rate_is_set(
         scene="", size=0, device="cpu", record=False, open_browser=False, report=lambda _: None
     )
     seen = []
-    rate = Parameter("snapshot_rate_hz", "number", 0.93)
+    rate = Parameter("snapshot_rate_hz", "number", 1.0)
 
     class FakeControl:
         def __init__(self, url: str, who: str) -> None:
             assert (url.startswith("http://127.0.0.1:"), who) == (True, "the demo")
 
         def status(self) -> dict[str, object]:
-            return status(solved=1, solve_s=1.0)
+            return status(solved=1, solve_s=2.0)
 
         def nodes(self) -> dict[str, Controllable]:
             return {"acquire": Controllable("acquire", "acquire", {"snapshot_rate_hz": rate}, ())}
@@ -180,4 +170,4 @@ def test_demo_camera_follows_machine_until_rate_is_set(
 
     monkeypatch.setattr(demo, "RigControl", FakeControl)
     demo.pace_camera(path, wait)
-    assert seen == [("acquire", 0.5)]
+    assert seen == [("acquire", 0.5)], "six iterations fit into half of the time"

@@ -95,13 +95,13 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
     for correct in (False, True):
         caplog.clear()
         watching, engine = watch(rig, CalibrationSection(health_every=1, correct_shift=correct))
-        before = engine._masks.phi.clone()
+        before = engine.masks.phi.clone()
         with caplog.at_level(logging.WARNING):
             for snapshot in snapshots:
                 assert solved(watching, snapshot).report.health is not None
         assert len(caplog.records) == 1
         engine.warm_up()  # the masks move with the next snapshot
-        assert bool(torch.equal(engine._masks.phi, before)) is not correct
+        assert bool(torch.equal(engine.masks.phi, before)) is not correct
         status = watching.status()
         assert status["mask_shift_x_px"] == pytest.approx(0.5, abs=0.06)
         assert status["masks_corrected"] == int(correct)

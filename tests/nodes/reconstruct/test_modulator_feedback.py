@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 
 from sci_stream.config import CalibrationSection
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import CameraLost
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
 from sci_stream.modulation.feedback import CORRECTIONS, DELAY, SHIFT_X
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings

@@ -52,7 +52,11 @@ class Sink:
         deadline_s = time.monotonic() + PATIENCE_S
         while waiting:
             assert time.monotonic() < deadline_s
-            waiting -= {accepted.seq for _, accepted in self.session.take_acknowledgements()}
+            waiting -= {
+                seq
+                for _, accepted in self.session.take_acknowledgements()
+                for seq in range(accepted.seq, accepted.seq + accepted.count)
+            }
             time.sleep(0.002)
 
     def end(self, acquired: int) -> tuple[dict[str, object], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import threading
@@ -47,6 +48,15 @@ def take(opened: SeriesSession, series: Series, *seqs: int) -> None:
     while not all(opened.ledger.is_settled(seq) for seq in seqs):
         opened.take_acknowledgements()
         time.sleep(0.005)
+
+
+def acknowledged_seqs(opened: SeriesSession) -> list[int]:
+    """Return the numbers that are acknowledged now."""
+    return [
+        seq
+        for _, accepted in opened.take_acknowledgements()
+        for seq in range(accepted.seq, accepted.seq + accepted.count)
+    ]
 
 
 def wait_until_closed(opened: SeriesSession) -> None:
@@ -166,7 +176,7 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
     may_write.set()
     acknowledged: list[int] = []
     while len(acknowledged) < 6:
-        acknowledged += [accepted.seq for _, accepted in opened.take_acknowledgements()]
+        acknowledged += acknowledged_seqs(opened)
         time.sleep(0.002)
     assert acknowledged == list(range(6))
     assert not opened.recorder.is_full
@@ -304,7 +314,74 @@ def test_configured_recording_can_be_stopped(series: Series, tmp_path: Path) -> 
     assert opened.ledger.unrecorded == 1
 
 
+def test_raw_only_snapshots_have_their_outcome_once_written(series: Series, tmp_path: Path) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    for seq in range(5):
+        snapshot = dataclasses.replace(series.snapshot(seq), raw_only=True)
+        assert not opened.receive(b"acquire", snapshot, 0.0)
+    acknowledged: list[int] = []
+    while len(acknowledged) < 5:
+        acknowledged += acknowledged_seqs(opened)
+        assert opened.ledger.counts()["raw_only"] == len(acknowledged)
+    assert acknowledged == list(range(5))
+    assert opened.receive(b"acquire", snapshot, 0.0), "sent again after a lost acknowledgement"
+    opened.end(b"acquire", SeriesEnd("run-1", 5, "finished"))
+    assert opened.close().incomplete_reason == ""
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.seqs_with_outcome("raw_only") == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(recording.raw(4), series.counts(4))
+
+
+def test_raw_only_snapshot_that_cannot_be_written_is_dropped(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    monkeypatch.setattr("sci_stream.recording.writer.write_frames", disk_error)
+    snapshot = dataclasses.replace(series.snapshot(0), raw_only=True)
+    opened.receive(b"acquire", snapshot, 0.0)
+    while not acknowledged_seqs(opened):
+        time.sleep(0.002)
+    assert opened.ledger.counts()["dropped"] == {DropReason.NOT_RECORDED: 1}
+    assert opened.receive(b"acquire", snapshot, 0.0), "its outcome stands"
+    opened.abandon()
+
+
+def test_raw_only_outcome_survives_a_restart_without_ledger_file(
+    series: Series, tmp_path: Path
+) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    opened.receive(b"acquire", dataclasses.replace(series.snapshot(0), raw_only=True), 0.0)
+    while not acknowledged_seqs(opened):
+        time.sleep(0.002)
+    opened.abandon()
+    again = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    assert again.ledger.counts()["raw_only"] == 1
+    again.abandon()
+
+
 def test_raw_only_snapshot_while_recording_is_off_is_dropped(
+    open_series: SeriesSession, series: Series
+) -> None:
+    snapshot = dataclasses.replace(series.snapshot(0), raw_only=True)
+    assert not open_series.receive(b"acquire", snapshot, 0.0)
+    open_series.take_acknowledgements()
+    assert open_series.ledger.counts()["dropped"] == {DropReason.RECORDING_OFF: 1}
+
+
+def test_acknowledgements_name_runs_of_snapshots(
+    open_series: SeriesSession, series: Series
+) -> None:
+    for seq in (0, 1, 2, 4):
+        open_series.receive(b"acquire", series.snapshot(seq), 0.0)
+    open_series.receive(b"other", series.snapshot(5), 0.0)
+    assert open_series.take_acknowledgements() == [
+        (b"acquire", Accepted("run-1", 0, "snapshot", count=3)),
+        (b"acquire", Accepted("run-1", 4, "snapshot")),
+        (b"other", Accepted("run-1", 5, "snapshot")),
+    ]
+
+
+def test_raw_only_report_while_recording_is_off_is_dropped(
     open_series: SeriesSession, series: Series
 ) -> None:
     assert not open_series.receive(b"acquire", series.snapshot(0), 0.0)

@@ -107,9 +107,10 @@ class Nodes:
 
     def _acknowledged(self, accepted: Accepted) -> None:
         of = "snapshot" if accepted.of == "not_kept" else accepted.of
-        self.unsafe.pop(Accepted(accepted.series, accepted.seq, of), None)
-        if self.solves_kept and accepted.of == "snapshot":
-            self.solve(accepted.seq)
+        for seq in range(accepted.seq, accepted.seq + accepted.count):
+            self.unsafe.pop(Accepted(accepted.series, seq, of), None)
+            if self.solves_kept and accepted.of == "snapshot":
+                self.solve(seq)
 
     def kill(self, *, before_saving: bool, unwritten: bool) -> None:
         """End the sink; perhaps before it has noted its writes, at the latest before it

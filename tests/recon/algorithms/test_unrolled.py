@@ -139,7 +139,7 @@ def test_stages_are_the_last_iterations_of_a_solve(
             *estimates(coded(measurement, start, before[-1]), random_stages(), torch.float32),
         ]
     for result, of_iteration in zip(after_each, expected, strict=True):
-        torch.testing.assert_close(result, engine._masks.merged(of_iteration))
+        torch.testing.assert_close(result, engine.masks.merged(of_iteration))
     np.testing.assert_array_equal(video, after_each[-1].numpy())
 
 

@@ -119,7 +119,7 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
     }
     most = {
         "noise": (290, 180),
-        "start": (757, 1150),
+        "start": (768, 1151),
         "correlated": (_NETWORK + 66, 1610),
         "projected": (_NETWORK + 25, 1460),
     }

@@ -292,7 +292,7 @@ def test_snapshot_after_a_diverged_one_starts_cold(
     for shot in shots:
         if shot is shots[1]:
             engine._initializer._past = Past(
-                torch.full_like(engine._masks.phi, torch.nan), torch.tensor(False)
+                torch.full_like(engine.masks.phi, torch.nan), torch.tensor(False)
             )
         reports.append(engine.reconstruct(shot)[1])
     assert [report.start_reason for report in reports] == ["first", "diverged", "warm"]

@@ -42,6 +42,10 @@ from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
 
 BARE = ", bare ZeroMQ"
 """Suffix of the name of a part's baseline."""
+RAW_ONLY = "raw only"
+"""Name of the part without reconstruct nodes."""
+CHUNKS = ", h5py chunks"
+"""Suffix of its baseline: the same bytes through HDF5 alone."""
 _RANKS = ("p50", "p99")
 # Slow enough that one snapshot is in flight at a time: the latency is that of the pipeline, not of
 # a queue.
@@ -216,26 +220,29 @@ def run_part(
     snapshots: int,
     *,
     record: Mapping[str, object] | None = None,
+    policy: Mapping[str, object] | None = None,
+    nodes: int = 1,
     tcp: bool = False,
 ) -> tuple[StreamPart, int]:
     """Run the pipeline once, with its files in a folder; return its figures and the number of
     snapshots acquired.
 
     ``record`` is the [record] table of the rig, which has policy ``record`` then; None to record
-    nothing.
+    nothing. ``policy`` has further keys of [policy]. ``nodes`` is 1, or 0 to reconstruct nothing.
     """
     tables: RigTables = {
         "policy": {
             "mode": "live" if record is None else "record",
             "queue_snapshots": 4 * WINDOW,
             "max_wait_s": 3600.0,
+            **(policy or {}),
         },
-        "reconstruct": {"credit": WINDOW},
+        "reconstruct": {"credit": WINDOW, "nodes": nodes},
         "record": record or {"enabled": False},
     }
     path = write_rig(folder, tables)
     with contextlib.nullcontext() if tcp else _local_sockets(folder):
-        summary, seconds, used_s = _run(path, camera, snapshots)
+        summary, seconds, used_s = _run(path, camera, snapshots, nodes)
     ledger = summary.ledger
     through = ledger.reconstructed + ledger.raw_only
     part = StreamPart.measured(
@@ -253,7 +260,7 @@ def run_part(
 
 
 def _run(
-    path: Path, camera: LoopCamera, snapshots: int
+    path: Path, camera: LoopCamera, snapshots: int, nodes: int
 ) -> tuple[RunSummary, float, dict[str, float]]:
     """Return the sink's summary, the seconds from the first to the last snapshot, and processor
     seconds by process.
@@ -261,29 +268,24 @@ def _run(
     summary = path.with_suffix(".json")
     # Not fork: ZeroMQ contexts and torch's threads do not survive it.
     spawn = multiprocessing.get_context("spawn")
-    processes = [
-        spawn.Process(target=_sink, args=(path, summary), daemon=True),
-        spawn.Process(target=_worker, args=(path,), daemon=True),
-    ]
-    for process in processes:
+    processes = {"sink": spawn.Process(target=_sink, args=(path, summary), daemon=True)}
+    if nodes:
+        processes["reconstruct"] = spawn.Process(target=_worker, args=(path,), daemon=True)
+    for process in processes.values():
         process.start()
     node = AcquireNode(
         load_rig(path), ManagedCamera(camera, "loop"), None, StopRequest(), snapshots=snapshots
     )
     camera.under_way = lambda: node.under_way
-    pids = {
-        "acquire": os.getpid(),
-        "sink": processes[0].pid or 0,
-        "reconstruct": processes[1].pid or 0,
-    }
-    meter = CpuTimeMeter(pids)
+    pids = {name: process.pid or 0 for name, process in processes.items()}
+    meter = CpuTimeMeter({"acquire": os.getpid(), **pids})
     camera.on_start = meter.start
     try:
         node.run()
         used_s = meter.used_s()
     finally:
         # The reconstruct node first: the sink then sees it leave instead of timing out.
-        for process in reversed(processes):
+        for process in reversed(processes.values()):
             process.terminate()
             process.join(10.0)
     return RunSummary.read(summary), node.running_s, used_s
@@ -348,16 +350,18 @@ def stream_result(parts: Sequence[StreamPart], *, tcp: bool = False) -> StreamRe
         environment=here,
         tables=(ResultTable(title, _COLUMNS, tuple(parts)),),
         notes=tuple(
-            _against_baseline(part, by_name[part.part + BARE])
+            note
+            for suffix, compare in ((BARE, _against_zmq), (CHUNKS, _against_chunks))
             for part in parts
-            if part.part + BARE in by_name
+            if part.part + suffix in by_name
+            for note in [compare(part, by_name[part.part + suffix])]
         ),
         sockets=sockets,
         parts=tuple(parts),
     )
 
 
-def _against_baseline(part: StreamPart, bare: StreamPart) -> str:
+def _against_zmq(part: StreamPart, bare: StreamPart) -> str:
     rate, cpu = (
         part.mb_per_s / bare.mb_per_s,
         sum(part.cpu_ms.values()) / max(sum(bare.cpu_ms.values()), 1e-3),
@@ -367,4 +371,13 @@ def _against_baseline(part: StreamPart, bare: StreamPart) -> str:
         f"{part.part}: {rate:.2f} × the rate, {cpu:.2f} × the processor time, {p50:.1f} and "
         f"{p99:.1f} × the latency "
         "(p50, p99) of the same bytes over bare ZeroMQ"
+    )
+
+
+def _against_chunks(part: StreamPart, chunks: StreamPart) -> str:
+    ms = part.total_cpu_ms
+    alone_ms = chunks.total_cpu_ms
+    return (
+        f"{part.part}: {ms:.2f} ms of processor time a snapshot, {ms / alone_ms:.1f} × that of "
+        f"h5py's direct chunks ({alone_ms:.2f} ms)"
     )

@@ -48,6 +48,7 @@ def test_bench_record_measures_all_parts_without_loss(tmp_path: Path) -> None:
         "loaded", "loaded, bare ZeroMQ", "unloaded", "unloaded, bare ZeroMQ",
     ]  # fmt: skip
     assert [part["part"] for part in parts][4:] == [
+        "raw only, h5py chunks", "raw only",
         "recorder alone", "recorder alone, LZ4", "recorded, 50/s", "recorded, loaded",
     ]  # fmt: skip
     assert all(part["lost"] == 0 and part["ledger_closed"] for part in parts)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from sci_stream.devices.camera_drivers import load_entry
 from sci_stream.model import Array
-from sci_stream.nodes.runtime.camera_drivers import load_entry
 from sci_stream.reports import SolveReport
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.config import Rig
+from sci_stream.devices.camera_drivers import driver_options, load_entry, make_camera
+from sci_stream.devices.modulated_camera import ModulatedCamera
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array
-from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.ports import Camera, MaskModulator, ModulatorDriver
 from sci_stream.recon.denoisers.plugin_code import source_of
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
+from sci_stream.devices.guarded_modulator import GuardedModulator
 from sci_stream.errors import CameraLost, ConfigError, InputError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.diagram import describe
@@ -36,7 +37,6 @@ from sci_stream.modulation.timing import (
     ModulatorCapabilities,
     pattern_hash,
 )
-from sci_stream.nodes.runtime.guarded_modulator import GuardedModulator
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera

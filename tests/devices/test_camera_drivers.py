@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sci_stream.config import parse_rig
+from sci_stream.devices.camera_drivers import GROUP, driver_names, load_driver, make_camera
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.nodes.runtime.camera_drivers import GROUP, driver_names, load_driver, make_camera
 from sci_stream.ports import Camera
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
+from sci_stream.devices.analyses import GROUP, Analyses
 from sci_stream.errors import ConfigError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
-from sci_stream.nodes.runtime.analyses import GROUP, Analyses
 from sci_stream.nodes.sink.status import sink_metrics
 from sci_stream.recording.reader import Recording
 from sci_stream.reports import SolveReport

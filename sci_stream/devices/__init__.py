@@ -1,0 +1,1 @@
+"""Cameras and modulators of a rig, and the analyses of its videos: plug-ins by name."""

@@ -1,0 +1,150 @@
+"""Light that changes within an exposure is measured, removed from the video, and none of the masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+import sci_stream
+from sci_stream.errors import InputError
+from sci_stream.model import F32, BayerPhase
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import GuardedSolver
+from sci_stream.recon.settings import default_settings
+from sci_stream_drivers.simulated.textures import spectral_noise
+
+CPU = torch.device("cpu")
+SIZE, B = 96, 8
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def masks(n_frames: int = B) -> F32:
+    """Return masks that are half open."""
+    return (np.random.default_rng(1).random((n_frames, SIZE, SIZE)) < 0.5).astype(np.float32)
+
+
+def scene(n_frames: int = B, speed_px: int = 0) -> F32:
+    """Return frames of a landscape, whose middle moves by some pixels a frame."""
+    texture = 0.2 + 0.6 * spectral_noise(4 * SIZE, 2.0, np.random.default_rng(2))
+    still = texture[:SIZE, :SIZE]
+    frames = []
+    for b in range(n_frames):
+        frame = still.copy()
+        left = SIZE + speed_px * b
+        frame[SIZE // 3 : 2 * SIZE // 3] = texture[SIZE : SIZE + SIZE // 3, left : left + SIZE]
+        frames.append(frame)
+    return np.stack(frames)
+
+
+def mains(depth: float, phase: float = 0.7, n_frames: int = B) -> F32:
+    """Return the light of frames at 240 Hz under 100 Hz."""
+    light = 1 + depth * np.cos(2 * np.pi * 100 / 240 * np.arange(n_frames) + phase)
+    return np.asarray(light / light.mean(), np.float32)
+
+
+def coded(phi: F32, x: F32, light: F32) -> F32:
+    """Return y = Σ_b g_b φ_b x_b."""
+    return np.asarray((phi * x * light[:, None, None]).sum(0), np.float32)
+
+
+def measured(
+    phi: F32, snapshots: Sequence[F32], exposure_ns: int | None = None
+) -> list[MaskCorrection]:
+    """Return the corrections with which a guarded solver takes each of some snapshots."""
+    calibration = Calibration(phi=phi, exposure_ns=exposure_ns)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    solver = GuardedSolver(engine)
+    corrections = []
+    for seq, y in enumerate(snapshots):
+        solver.measure(calibration.snapshot("s", seq, y))
+        corrections.append(engine.masks.correction)
+    return corrections
+
+
+@pytest.mark.parametrize("light", [mains(0.1), mains(0.6), np.tile(np.float32([1.8, 0.2]), 4)])
+def test_light_of_one_snapshot_is_measured(light: F32) -> None:
+    phi = masks()
+    (correction,) = measured(phi, [coded(phi, scene(speed_px=2), light)])
+    np.testing.assert_allclose(correction.light, light, atol=0.02)
+    assert correction.masks == ()
+
+
+@pytest.mark.parametrize("speed_px", [0, 2, 5])
+def test_even_light_is_left_alone(speed_px: int) -> None:
+    phi = masks()
+    (correction,) = measured(phi, [coded(phi, scene(speed_px=speed_px), np.ones(B, np.float32))])
+    assert correction.is_none
+
+
+def test_scene_that_is_cut_is_no_light() -> None:
+    phi, x = masks(), scene()
+    x[5:] = 0.3 * x[5:, ::-1]
+    (correction,) = measured(phi, [coded(phi, x, np.ones(B, np.float32))])
+    assert not correction.light
+
+
+def test_changing_light_is_kept_out_of_the_masks() -> None:
+    phi, x = masks(), scene(speed_px=1)
+    lights = [mains(0.3, 1.9 * seq) for seq in range(4)]
+    corrections = measured(phi, [coded(phi, x, light) for light in lights])
+    for correction, light in zip(corrections, lights, strict=True):
+        assert correction.masks == ()
+        np.testing.assert_allclose(correction.light, light, atol=0.02)
+
+
+def test_gains_of_the_ends_are_those_of_the_masks() -> None:
+    phi, x = masks(), scene(speed_px=1)
+    gains = np.float32([1.4, *[1.0] * 6, 0.6])
+    last = measured(phi, [coded(phi, x, gains)] * 3)[-1]
+    assert [mask.gain for mask in last.masks] == pytest.approx(gains - 1, abs=0.05)
+    assert last.light_depth < 0.02
+
+
+def test_light_in_step_with_exposures_is_none_of_the_masks() -> None:
+    phi, x, light = masks(), scene(speed_px=1), mains(0.3)
+    last = measured(phi, [coded(phi, x, light)] * 3)[-1]
+    assert last.masks == ()
+    np.testing.assert_allclose(last.light, light, atol=0.02)
+
+
+def test_mains_frequency_is_named_where_the_exposure_is_known() -> None:
+    phi = masks()
+    calibration = Calibration(phi=phi, exposure_ns=round(1e9 * B / 240))
+    y = coded(phi, scene(speed_px=2), mains(0.3))
+    with pytest.warns(sci_stream.DataWarning, match="light changes by .* 100 Hz"):
+        result = sci_stream.reconstruct(y, calibration, solver="tv", iterations=2, device="cpu")
+    assert result.report.light_depth == pytest.approx(0.3, abs=0.02)
+    assert result.report.health is not None
+    assert result.report.health.light_hz == 100
+
+
+def test_video_has_even_light_or_that_of_the_recording() -> None:
+    phi, x, light = masks(), scene(speed_px=1), mains(0.3)
+    options = {"solver": "tv", "iterations": 6, "device": "cpu", "white": 1.0}
+    y = coded(phi, x, light)
+    with pytest.warns(sci_stream.DataWarning, match="light changes"):
+        even = sci_stream.reconstruct(y, phi, **options)
+    with pytest.warns(sci_stream.DataWarning, match="light changes"):
+        as_recorded = sci_stream.reconstruct(y, phi, **options, light="as_recorded")
+    brightness = even.video.mean((1, 2)) / x.mean((1, 2))
+    assert np.ptp(brightness) < 0.02
+    np.testing.assert_allclose(
+        as_recorded.video, even.video * np.float32(even.correction.light)[:, None, None], rtol=1e-5
+    )
+    with pytest.raises(InputError, match="light is invalid"):
+        sci_stream.reconstruct(y, phi, light="flicker")
+
+
+def test_colour_mosaic_under_mains_light_is_measured() -> None:
+    phi, light = masks(), mains(0.3)
+    y = coded(phi, scene(), light)
+    calibration = Calibration(phi=phi, bayer=BayerPhase.RGGB)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    GuardedSolver(engine).measure(calibration.snapshot("s", 0, y))
+    np.testing.assert_allclose(engine.masks.correction.light, light, atol=0.02)
