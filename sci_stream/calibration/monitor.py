@@ -38,8 +38,8 @@ _STOP_CORRECTING = 0.5
 # blocks of a scene, and 1.06 ± 0.03 in 25.
 _MAX_SD_CONTRAST = 0.05
 # Texture that the fit does not follow lowers the match and looks like contrast above 1: by up to
-# this times what the match lacks of 1. Right masks had 1.10 at 0.88, 1.26 at 0.83, and 1.29 at 0.78
-# (14 scenes behind random and blurred masks).
+# this times the lost match. Right masks had 1.10 at 0.88, 1.26 at 0.83, and 1.29 at 0.78 (14 scenes
+# behind random and blurred masks).
 _TEXTURE = 1.6
 # The engine prepares new masks for every change of the correction: smaller changes are not worth
 # it.

@@ -560,8 +560,8 @@ def test_solve_does_not_depend_on_the_torch_state_of_its_caller(y, masks, state)
     np.testing.assert_array_equal(streamed.video, plain)
 
 
-@pytest.mark.parametrize("factor", [16, 4, 1 / 16])
-def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
+@pytest.mark.parametrize(("factor", "bits"), [(16, np.uint16), (4, np.uint16), (1 / 16, np.uint8)])
+def test_counts_on_another_scale_are_a_defect(filmed, factor: float, bits: type) -> None:
     y, masks = filmed
     calibration = Calibration(masks, full_scale_dn=400.0, bit_depth=12)
     counts = np.round(400 * y[0])
@@ -569,7 +569,7 @@ def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
         warnings.simplefilter("error")
         solve(counts, calibration)
     with pytest.warns(sci_stream.DataWarning, match=f"pass y \\* {1 / factor:.6g}"):
-        solve(np.round(counts * factor), calibration)
+        solve(np.round(counts * factor).astype(bits), calibration)
 
 
 @pytest.mark.filterwarnings("ignore::sci_stream.DataWarning")
