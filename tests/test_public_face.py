@@ -26,7 +26,14 @@ PUBLIC = {
 INTERNALS = {
     "drivers/sci_stream_drivers": {"file_guard", "files", "optics", "parameters", "recording"},
     "drivers/cameras/sci_stream_cameras": set[str](),
-    "drivers/modulators/sci_stream_modulators": {"cli", "config", "devices", "nodes", "security", "transport"},
+    "drivers/modulators/sci_stream_modulators": {
+        "cli",
+        "config",
+        "devices",
+        "nodes",
+        "security",
+        "transport",
+    },
     "drivers/gentl_sim/sci_stream_gentl_sim": {"file_guard", "recording"},
     "bridges/sci_stream_bridges": {
         "cli",

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sci_stream.arrays.inputs import AnyArray, real_array
+from sci_stream.arrays.pairing import of_one_size
 from sci_stream.arrays.solver import (
     AnySolver,
     ArrayOptions,
@@ -186,7 +187,8 @@ def reconstruct(
     masks
         (B, H, W), ≥ 0, in the order of the frames, on any scale: they are divided by their maximum.
         Or a `Calibration`, whose dark frame, scale, noise, bad pixels and Bayer phase are then
-        used; y is in DN.
+        used; y is in DN. Masks with their frames last, or transposed, are turned with a
+        `DataWarning` where only this makes the sizes equal.
     iterations
         Per snapshot; by default what suits the solver and the device.
     solver
@@ -270,14 +272,18 @@ def reconstruct(
         light,
     )
     with plain_torch_state():
-        arrays = ArraySolver(masks, options)
-        series = arrays.take(y)
-        arrays.begin(series, range(len(series)), truth)
+        given = of_one_size(y, masks, truth)
+        arrays = ArraySolver(given.masks, options)
+        series = arrays.take(given.y)
+        arrays.begin(series, range(len(series)), given.truth)
         videos, reports = zip(*arrays.videos(progress), strict=True)
     _warn(arrays.defects)
+    notes = given.notes
     if check_masks and look_like_colours(series):
-        warnings.warn(COLOURS, DataWarning, stacklevel=2)
-    video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
+        notes.append(COLOURS)
+    for note in notes:
+        warnings.warn(note, DataWarning, stacklevel=2)
+    video = videos[0] if given.y.ndim == 2 else np.stack(videos)
     return _result(arrays, _like(video, y), reports, series)
 
 
@@ -350,11 +356,17 @@ def reconstruct_stream(
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)
-    return _stream(arrays, snapshots)
+    return _stream(arrays, snapshots, masks, options)
 
 
-def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
+def _stream(
+    solver: ArraySolver,
+    snapshots: Iterable[AnyArray],
+    masks: AnyArray | Calibration,
+    options: ArrayOptions,
+) -> Iterator[Reconstructed]:
     known = set[str]()
+    is_transposed = False
     for seq, snapshot in enumerate(snapshots):
         counts = real_array(snapshot, f"snapshot {seq}", invalid=True)
         if counts.ndim != 2:
@@ -362,7 +374,13 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
                 f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape
             )
         with plain_torch_state():
-            series = solver.take(counts)
+            if seq == 0 and counts.shape != solver.calibration.shape:
+                first = of_one_size(counts, masks)
+                is_transposed = first.y is not counts
+                solver = ArraySolver(first.masks, options)
+                for note in first.notes:
+                    warnings.warn(note, DataWarning, stacklevel=2)
+            series = solver.take(counts.T if is_transposed else counts)
             if seq == 0:
                 solver.start(series, None)
             video, report = solver.solve(seq, series[0])

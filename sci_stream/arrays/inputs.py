@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import torch
 
@@ -90,24 +88,10 @@ def require_fit(y: Array, masks: tuple[int, ...]) -> None:
     size = y.shape[-2:]
     if size == masks[1:]:
         return
-    orders = (
-        order
-        for order in itertools.permutations(range(3))
-        if (masks[order[1]], masks[order[2]]) == size
-    )
-    hint = next((f"Pass masks.transpose{order}." for order in orders), None)
-    if y.ndim == 3 and y.shape[:2] == masks[1:]:
-        hint = "y seems to have its snapshots last: pass np.moveaxis(y, -1, 0)."
-        if y.shape[2] == 3:
-            hint = (
-                "Are the last three values colours? Solve each: y[..., 0], y[..., 1], y[..., 2]. "
-                "If they are snapshots, pass np.moveaxis(y, -1, 0)."
-            )
     raise InputError(
         "y and the masks differ in size",
         expected=f"y of {masks[1]}×{masks[2]} pixels, as masks (B, H, W) = {masks}",
         got=f"y of shape {y.shape}",
-        hint=hint,
     )
 
 

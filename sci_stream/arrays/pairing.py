@@ -7,16 +7,57 @@ count rows from below, store the complement or crop by other pixels.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
+from sci_stream.arrays.inputs import AnyArray, real_array
 from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit
+from sci_stream.files import array_choice
 from sci_stream.model import Array, Flags
 from sci_stream.optics.calibration import Calibration
 
 # Only a comparison of y with masks from elsewhere shows these. All other defects are found in each
 # snapshot, whatever its masks are from.
 _OF_PAIR = {"mask_number"}
+
+
+class Arrays(NamedTuple):
+    """Snapshots, masks and true frames whose sizes agree if they can; ``notes`` say what was
+    turned.
+    """
+
+    y: Array
+    masks: Array | Calibration
+    truth: Array | None
+    notes: list[str]
+
+
+def of_one_size(
+    y: AnyArray, masks: AnyArray | Calibration, truth: AnyArray | None = None
+) -> Arrays:
+    """Return arrays with their frames first, and transposed where only this makes the sizes equal.
+
+    Masks of a rig stay as they are. Raises `InputError` as `real_array`.
+    """
+    y = real_array(y, "y", invalid=True)
+    notes: list[str] = []
+    if isinstance(masks, Calibration):
+        size = masks.shape
+        y = array_choice.turned(y, size, "the snapshots", notes)
+    else:
+        masks = real_array(masks, "masks", invalid=True)
+        if y.shape[-2:] != masks.shape[-2:]:
+            pair = array_choice.paired(y, masks)
+            y = pair.y
+            masks = pair.masks
+            notes = pair.words()
+        size = masks.shape[-2:]
+    if truth is not None:
+        truth = real_array(truth, "truth")
+        if truth.ndim <= 3:
+            truth = array_choice.turned(truth, size, "the true frames", notes)
+    return Arrays(y, masks, truth, notes)
 
 
 def paired(y: Array, calibration: Calibration) -> tuple[Calibration, list[Defect]]:

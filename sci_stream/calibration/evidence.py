@@ -61,11 +61,12 @@ _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
 # Of masks in another order: right ones explain y best but for chance. And of frames that belong to
 # y, with its noise.
 _BETTER, _MAX_MISFIT = 0.97, 0.1
-# Brightness, 99.5th percentile, 1 for white, above which no scene is; and below which 8 bits of a
-# deeper sensor are suspected.
-_BRIGHTEST, _DIM = 1.5, 0.1
+# Brightness, 99.5th percentile, 1 for white, above which no scene is.
+_BRIGHTEST = 1.5
 # Brightness of a dark snapshot, whatever its bits.
 _NO_LIGHT = 0.01
+# Finest step of counts that were divided: a camera counts in whole numbers.
+_FINEST = 2.0**-8
 # Brightness of a usual scene, by which the nearest power of two is named.
 _USUAL = 0.8
 # Pixels along each side by which shares are measured: enough, and quick.
@@ -163,18 +164,24 @@ def inspect(
 def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | None:
     """Return whether counts, (H, W), are on another scale than the calibration's."""
     valid = np.isfinite(y)
-    if calibration.saturation_dn is not None:
-        valid &= counts < calibration.saturation_dn
-    if not (calibration.phi * valid).any():
+    saturation = calibration.saturation_dn or math.inf
+    if counts.max(where=valid, initial=0) < _BRIGHTEST * saturation:  # more is on another scale
+        valid &= counts < saturation
+    phi = calibration.phi * valid
+    if not phi.any():
         return None
-    level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], calibration.phi * valid)
-    bits = calibration.bit_depth
-    if level > _BRIGHTEST:
-        factor = 2.0 ** round(math.log2(level / _USUAL))
-        if bits is not None and not np.mod(counts, justified := 2.0 ** (16 - bits)).any():
-            factor = justified
-    elif bits is not None and bits > 8 and counts.max() < 256 and _NO_LIGHT < abs(level) < _DIM:
-        factor = 2.0 ** (8 - bits)
+    level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], phi)
+    step = _step(counts[valid])
+    is_divided = step < 1 and _NO_LIGHT * step < level < _BRIGHTEST * step
+    bits = calibration.bit_depth or int(calibration.saturation_dn or 0).bit_length()
+    of_8_bits = 2.0 ** (8 - bits)
+    if level > _BRIGHTEST or is_divided:
+        # The step is the factor if neighbouring counts occur, and not where the scene has few.
+        steps = np.diff(np.unique(counts[valid]).astype(np.float64))
+        is_unit = steps.min(initial=np.inf) == step != 1
+        factor = step if is_unit else 2.0 ** round(math.log2(level / _USUAL))
+    elif counts.dtype == np.uint8 and bits > 8 and _NO_LIGHT < level < _BRIGHTEST * of_8_bits:
+        factor = of_8_bits
     else:
         return None
     text = (
@@ -183,6 +190,16 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
         "calibrate with the same settings"
     )
     return Defect("scale", text)
+
+
+def _step(counts: Array) -> float:
+    """Return the largest power of two of which all counts are multiples; 1 if `_FINEST` is none."""
+    with np.errstate(invalid="ignore"):  # numbers beyond all integers
+        whole = (counts / _FINEST).astype(np.int64)
+    if (whole * _FINEST != counts).any():
+        return 1.0
+    together = int(np.bitwise_or.reduce(whole))
+    return (together & -together) * _FINEST
 
 
 def stuck_in(

@@ -86,7 +86,8 @@ class MaskOrderDetector:
     Every order that begins with mask k and runs forward or backward is a path through the 2B frames
     of a pair; the true order is the shortest path, in squared distance. A solve that starts from
     the video before it keeps that video's order, right or wrong. A path that is suddenly longer
-    than usual is a reason to start the next solves cold, and to forget the earlier pairs.
+    than usual is a reason to start the next solves cold, and to forget the earlier pairs; not if
+    the first of the pair began cold, which the second continues, and they show the right order.
     """
 
     def __init__(self, n_frames: int) -> None:
@@ -98,6 +99,7 @@ class MaskOrderDetector:
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
         self._cold_starts = self._unusual = 0
+        self._was_warm = True
         self.first_mask: int | None = None
         """First mask of the last exposure, by the last pair alone; None if that does not show
         it."""
@@ -113,17 +115,19 @@ class MaskOrderDetector:
         """Whether the next solve has to start cold to show the order."""
         return self._cold_starts > 0
 
-    def see(self, video: Array, *, continues: bool) -> None:
+    def see(self, video: Array, *, continues: bool, is_warm: bool = True) -> None:
         """Add the video of a snapshot, (B, H, W), which directly ``continues`` the one before or
-        not.
+        not, and whose solve had a warm start or not.
         """
         before, self.latest = self.latest, thumbnails(video)
-        self.add(before if continues else None, self.latest)
+        self.add(before if continues else None, self.latest, is_warm=is_warm)
 
-    def add(self, before: F32 | None, after: F32) -> None:
+    def add(self, before: F32 | None, after: F32, *, is_warm: bool = True) -> None:
         """Add a pair of consecutive snapshots, or one alone, as `thumbnails`, unless the scene is
         static.
         """
+        shows_order = not self._was_warm
+        self._was_warm = is_warm
         self.first_mask = None
         lengths = path_lengths(before, after, self._orders)
         if lengths is None or self._n_frames < 2:
@@ -137,7 +141,8 @@ class MaskOrderDetector:
             return
         if self.first_mask == 0 and self._cold_starts < _COLD_STARTS - 1:
             self._cold_starts = 0  # both solves of the pair began cold, and the order is right
-        known = len(self._usual) >= _PAIRS_NEEDED
+        is_right = shows_order and self.first_mask == 0
+        known = len(self._usual) >= _PAIRS_NEEDED and not is_right
         if known and not self._cold_starts and length > _DOUBT * median(self._usual):
             self.first_mask = None if self.first_mask == 0 else self.first_mask
             self._unusual += 1

@@ -37,6 +37,10 @@ _STOP_CORRECTING = 0.5
 # Largest standard deviation of a contrast that is reported. Right masks had up to 1.3 ± 0.24 in 4
 # blocks of a scene, and 1.06 ± 0.03 in 25.
 _MAX_SD_CONTRAST = 0.05
+# Texture that the fit does not follow lowers the match and looks like contrast above 1: by up to
+# this times the lost match. Right masks had 1.10 at 0.88, 1.26 at 0.83, and 1.29 at 0.78 (14 scenes
+# behind random and blurred masks).
+_TEXTURE = 1.6
 # The engine prepares new masks for every change of the correction: smaller changes are not worth
 # it.
 _RENEW_PX = 0.003
@@ -148,8 +152,11 @@ class CalibrationMonitor:
         displacement = replace(self._own.displacement, linear=self._linear)
         return replace(self._own, displacement=displacement).rounded()
 
-    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Process a snapshot of this calibration and its reconstruction, (B, H, W).
+    def check(
+        self, snapshot: Snapshot, video: Array, start: str = "warm"
+    ) -> CalibrationHealth | None:
+        """Process a snapshot of this calibration and its reconstruction, (B, H, W), whose
+        ``start`` had this reason (`sci_stream.recon.initialization.initializer.Initializer`).
 
         Returns
         -------
@@ -157,7 +164,7 @@ class CalibrationMonitor:
         """
         health = self.measure(snapshot)
         del self._measured[snapshot.id]
-        self._check_order(snapshot, video)
+        self._check_order(snapshot, video, start)
         if health is None:
             return None
         order, first_mask = self.order.order
@@ -450,10 +457,11 @@ class CalibrationMonitor:
         self._own = correction
         self._fitter.correct(correction)
 
-    def _check_order(self, snapshot: Snapshot, video: Array) -> None:
+    def _check_order(self, snapshot: Snapshot, video: Array, start: str) -> None:
         """Compare a video with the one before it; look at the masks once their order changes."""
         before = self.order.order
-        self.order.see(video, continues=_continues(snapshot, self._seen))
+        continues = start != "cut" and _continues(snapshot, self._seen)
+        self.order.see(video, continues=continues, is_warm=start == "warm")
         self._seen = snapshot.id
         if self.order.order not in (before, (UNKNOWN, 0)):
             self.look_now()
@@ -503,7 +511,11 @@ def valid_measurement(
 
 
 def _certain_contrast(fit: MaskFit) -> float | None:
-    return fit.contrast if fit.contrast_sd <= _MAX_SD_CONTRAST else None
+    """Return the contrast, less what texture explains; None if it is not certain."""
+    if fit.contrast_sd > _MAX_SD_CONTRAST:
+        return None
+    without_texture = max(1.0, fit.contrast - _TEXTURE * (1 - fit.match))
+    return min(fit.contrast, without_texture)
 
 
 def _continues(snapshot: Snapshot, before: SnapshotId | None) -> bool:

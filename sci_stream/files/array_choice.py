@@ -38,6 +38,11 @@ class Pair:
     masks: Array
     notes: tuple[str, str]
 
+    def words(self, of: str = "") -> list[str]:
+        """Return how the arrays were turned, ``of`` a file."""
+        named = zip(("snapshots", "masks"), self.notes, strict=True)
+        return [f"the {what}{of} {note}" for what, note in named if note]
+
     @property
     def size(self) -> tuple[int, ...]:
         """Height and width."""
@@ -181,13 +186,13 @@ def _middle(side: int) -> slice:
 
 def paired(y: Array, masks: Array, sizes: Sequence[tuple[int, ...]] = ()) -> Pair:
     """Return y and the masks in the orientation of both in which their sizes agree; of several, the
-    one that fits.
+    one that fits; of none, both as they are.
 
     One of these ``sizes`` is preferred, then the orientation that y has.
     """
     pairs = sorted(_pairs(y, masks), key=lambda pair: pair.size not in sizes)
-    best = pairs[0]
-    if len(pairs) == 1 or best.fit >= MATCH:
+    best = next(iter(pairs), Pair(y, masks, ("", "")))
+    if len(pairs) < 2 or best.fit >= MATCH:
         return best
     # Both transposed fit as well as neither but for rounding: the first one keeps y as it is.
     closest = max(pairs, key=lambda pair: round(pair.fit, 3))
@@ -210,6 +215,18 @@ def _pairs(y: Array, masks: Array) -> Iterator[Pair]:
             yield Pair(turned_y, turned_masks, (of_y, of_masks))
 
 
+def turned(array: Array, size: tuple[int, ...], what: str, notes: list[str]) -> Array:
+    """Return an array in the first orientation in which its pictures have a size, else as it is.
+
+    A note says how it was turned, and ``what`` it is.
+    """
+    for note, candidate in orientations(array):
+        if candidate.shape[-2:] == tuple(size):
+            notes += [f"{what} {note}"] if note else []
+            return candidate
+    return array
+
+
 def orientations(array: Array) -> Iterator[tuple[str, Array]]:
     """Yield an array as it is, with its frames moved from the end to the front, and with its
     pictures transposed.
@@ -218,4 +235,5 @@ def orientations(array: Array) -> Iterator[tuple[str, Array]]:
     if array.ndim == 3:
         yield "have their frames last", np.moveaxis(array, -1, 0)
         yield "have their frames last and are transposed", array.T
-    yield "are transposed", array.swapaxes(-1, -2)
+    if array.ndim > 1:
+        yield "are transposed", array.swapaxes(-1, -2)

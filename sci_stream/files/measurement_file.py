@@ -13,7 +13,7 @@ import numpy as np
 
 from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
 from sci_stream.errors import InputError
-from sci_stream.files.array_choice import choose_pair, orientations, paired
+from sci_stream.files.array_choice import choose_pair, paired, turned
 from sci_stream.files.arrays import (
     MASKS,
     ROLES,
@@ -128,13 +128,12 @@ def load_measurement(
     if truth_file is None:
         truths = [one for one in truths if one.name not in (of_y.name, of_masks.name)]
     if isinstance(mask_file, Calibration):
-        y = _turned(of_y.load(), mask_file.shape, f"snapshots of {path.name}", assumed)
+        y = turned(of_y.load(), mask_file.shape, f"snapshots of {path.name}", assumed)
         found_masks: Array | Calibration = mask_file
     else:
         sizes = [size for one in truths for size in (one.shape[-2:], one.shape[:2])]
         pair = paired(of_y.load(), of_masks.load(), sizes)
-        for what, note in zip(("snapshots", "masks"), pair.notes, strict=True):
-            assumed += [f"the {what} of {path.name} {note}"] if note else []
+        assumed += pair.words(f" of {path.name}")
         y = pair.y
         found_masks = pair.masks
     scene = _Scene(path, y[np.newaxis] if y.ndim == 2 else y, found_masks)
@@ -258,7 +257,7 @@ class _Scene:
         size = self._phi.shape[1:]
         if frames.ndim <= 3:
             what = f"true frames of {self._path.name}"
-            frames = _turned(frames, size, what, notes)
+            frames = turned(frames, size, what, notes)
         count = frames.size // (size[0] * size[1])
         used = self.used
         n_snapshots = len(self.y)
@@ -300,15 +299,6 @@ class _Scene:
         with np.errstate(all="ignore"):  # infinite values
             _, misfit = fit_white(y, phi, series)
         return round(misfit, 2)
-
-
-def _turned(array: Array, size: tuple[int, ...], what: str, assumed: list[str]) -> Array:
-    """Return an array in the first orientation in which its pictures have a size, else as it is."""
-    for note, turned in orientations(array):
-        if turned.shape[-2:] == tuple(size):
-            assumed += [f"{what} {note}"] if note else []
-            return turned
-    return array
 
 
 def _used(y: Array, masks: Array) -> tuple[range, bool]:

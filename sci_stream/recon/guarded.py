@@ -326,7 +326,7 @@ class GuardedSolver:
     def _check(
         self, snapshot: Snapshot, video: Video, report: SolveReport, monitor: CalibrationMonitor
     ) -> CalibrationHealth | None:
-        health = monitor.check(snapshot, video)
+        health = monitor.check(snapshot, video, report.start_reason)
         small = monitor.order.latest
         if self._guard.live and small is not None:
             if monitor.order.in_doubt:

@@ -8,9 +8,17 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream.calibration.evidence import Defect, examine, mask_fit, stuck_pixels, truth_defects
+from sci_stream.calibration.evidence import (
+    Defect,
+    examine,
+    inspect,
+    mask_fit,
+    stuck_pixels,
+    truth_defects,
+)
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
+from tests.calibration.moved_masks import Rig
 
 B, SIZE = 8, 128
 
@@ -109,6 +117,41 @@ def test_black_level_subtracted_twice_is_no_right_data(y: Array, masks: Array) -
 
 def test_saturation_is_named(y: Array, masks: Array) -> None:
     assert names(examine(np.minimum(y, np.quantile(y, 0.9)), masks)) == ["saturation"]
+
+
+def test_errors_that_are_alike_behind_blurred_masks_are_no_gamma() -> None:
+    """With errors taken for independent, a gamma of 1.18 is sure."""
+    rig = Rig(width_px=64, height_px=64, n_frames=8, mask="random", bayer="none", scene="drops")
+    frames = rig.snapshot().truth.reshape(8, 64, 64) / 255
+    half = np.random.default_rng(2).integers(0, 2, frames.shape).astype(np.float64)
+    phi = np.stack([cv2.blur(mask, (3, 3)) for mask in half])
+    noise = 0.01 * np.random.default_rng(3).standard_normal((64, 64))
+    assert examine((phi * frames).sum(0) + noise, phi) == []
+
+
+@pytest.mark.parametrize("saturation_dn", [None, 4095.0])
+@pytest.mark.parametrize("factor", [1, 4, 16, 0.25, 0.0625])
+def test_counts_of_another_scale_are_named_with_the_factor(
+    y: Array, masks: Array, saturation_dn: float | None, factor: float
+) -> None:
+    white_dn = 3000 / y.max()
+    calibration = Calibration(
+        masks.astype(np.float32), full_scale_dn=white_dn, saturation_dn=saturation_dn
+    )
+    counts = np.round(y * white_dn) * factor
+    if factor > 1:
+        counts = counts.astype(np.uint16)
+    found = [one for one in inspect(counts, calibration) if one.name == "scale"]
+    assert len(found) == (factor != 1)
+    assert all(f"pass y * {1 / factor:.6g}," in one.text for one in found)
+
+
+def test_dim_scene_has_the_scale_of_its_calibration(y: Array, masks: Array) -> None:
+    white_dn = 3000 / y.max()
+    calibration = Calibration(masks.astype(np.float32), full_scale_dn=white_dn, bit_depth=12)
+    dim = np.round(y.clip(0) * white_dn / 16)
+    assert "scale" not in names(inspect(dim.astype(np.uint16), calibration))
+    assert "scale" in names(inspect(dim.astype(np.uint8), calibration)), "8 bits of 12"
 
 
 def test_jpeg_is_named(y: Array, masks: Array) -> None:

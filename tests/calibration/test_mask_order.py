@@ -83,6 +83,20 @@ def test_lost_pulse_is_tested_by_cold_starts() -> None:
     assert detector.first_mask == 1
 
 
+@pytest.mark.parametrize("began_cold", [False, True])
+def test_right_order_after_a_cold_start_is_not_doubted(began_cold: bool) -> None:
+    """Motion dies, and noise makes paths long. A cold solve shows the order all the same."""
+    detector = MaskOrderDetector(B)
+    for video in film(8):
+        detector.see(video.repeat(8, 1).repeat(8, 2), continues=True)
+    doubts = []
+    for n, video in enumerate(film(4, speed=0.1)):
+        is_warm = n > 1 or not began_cold
+        detector.see(video.repeat(8, 1).repeat(8, 2), continues=n > 0, is_warm=is_warm)
+        doubts.append(detector.in_doubt)
+    assert any(doubts) is not began_cold
+
+
 def test_thumbnails_are_means_over_cells() -> None:
     video = np.arange(2 * 17 * 24, dtype=np.float16).reshape(2, 17, 24) / 1000
     small = thumbnails(video)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -196,6 +197,38 @@ def test_pixels_below_black_are_counted() -> None:
     assert ill is not None
     assert healthy.below_black_fraction < 0.001
     assert ill.below_black_fraction == pytest.approx(16 / 128, abs=0.001)
+
+
+def test_noise_cut_off_where_no_mask_opens_is_no_black_level() -> None:
+    rig = Rig(width_px=128, height_px=128, n_frames=2, mask="random", bayer="none", scene="fast")
+    frames = rig.snapshot().truth.reshape(2, 128, 128) / 255
+    masks = (np.random.default_rng(1).random(frames.shape) < 0.3).astype(np.float32)
+    calibration = Calibration(masks)
+    noise = 0.02 * np.random.default_rng(2).standard_normal((128, 128))
+    y = ((masks * frames).sum(0) + noise).clip(0).astype(np.float32)
+    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=True)
+    monitor.measure(calibration.snapshot("arrays", 0, y))
+    assert monitor.correction.black == 0
+
+
+@pytest.mark.parametrize(
+    ("blur_px", "missing_light", "expected"), [(3, 0.0, 1.0), (1, 0.0, 1.0), (1, 0.2, 1.25)]
+)
+def test_texture_is_not_reported_as_contrast(
+    blur_px: int, missing_light: float, expected: float
+) -> None:
+    """The fit of the scene leaves more texture behind blurred masks: a contrast of 1.13."""
+    rig = Rig(width_px=128, height_px=128, n_frames=16, mask="random", bayer="none", scene="fast")
+    frames = rig.snapshot().truth.reshape(16, 128, 128) / 255
+    half = np.random.default_rng(1).integers(0, 2, frames.shape).astype(np.float32)
+    masks = np.stack([cv2.blur(mask, (blur_px, blur_px)) for mask in half])
+    calibration = Calibration(masks)
+    y = (masks * frames).sum(0)
+    y = y - missing_light * y.mean() + 0.02 * np.random.default_rng(2).standard_normal(y.shape)
+    monitor = CalibrationMonitor(calibration, CPU, every=1)
+    health = monitor.measure(calibration.snapshot("arrays", 0, y.astype(np.float32)))
+    assert health is not None
+    assert health.contrast == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])

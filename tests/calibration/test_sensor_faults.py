@@ -82,6 +82,18 @@ def test_right_sensor_has_no_fault(scene: str, mask: str) -> None:
     assert names(Rig(width_px=128, height_px=128, mask=mask, scene=scene), right) == []
 
 
+def test_motion_that_a_solve_smooths_is_no_lag() -> None:
+    rig = Rig(width_px=96, height_px=96, mask="shifting", bayer="none", scene="cut")
+    cpu = torch.device("cpu")
+    settings = dataclasses.replace(default_settings(cpu, "tv"), warm_start=True)
+    engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, settings)
+    sensor = SensorFaults(rig.calibration, paced=False)
+    for _ in range(9):
+        snapshot = rig.snapshot()
+        sensor.add(snapshot.id, snapshot.counts, engine.reconstruct(snapshot, 4)[0])
+        assert "image_lag" not in [defect.name for defect in sensor.defects]
+
+
 def test_guarded_solve_of_a_rig_names_two_taps() -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", scene="fast")
     cpu = torch.device("cpu")

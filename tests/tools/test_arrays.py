@@ -250,9 +250,6 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
             lambda y, m: (y[:, 1:], m),
             r"y and the masks differ in size; expected y of 32×40.*got y of shape \(1, 32, 39\)",
         ),
-        (lambda y, m: (y.T, m), r"Pass masks\.transpose\(0, 2, 1\)"),
-        (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"Pass masks\.transpose\(2, 0, 1\)"),
-        (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots, pass np\.moveaxis\(y, -1, 0\)"),
         (lambda y, m: (y, m[0]), r"The masks have an invalid shape; expected \(B, H, W\)"),
         (lambda y, m: (y, m - 1), r"negative values.*got -1 to 0.*masks\.clip\(0\)"),
         (lambda y, m: (y, m * 0), "Empty masks.*4 of 4 masks are 0 everywhere, such as number 0"),
@@ -269,6 +266,42 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
 def test_reconstruct_refuses_bad_arrays(y, masks, change, message) -> None:
     with pytest.raises(InputError, match=message):
         solve(*change(y, masks))
+
+
+FRAMES_LAST = {
+    "transposed": lambda masks: masks.transpose(0, 2, 1),
+    "frames last": lambda masks: np.moveaxis(masks, 0, -1),
+    "both": lambda masks: masks.T,
+}
+
+
+@pytest.mark.parametrize("change", FRAMES_LAST.values(), ids=FRAMES_LAST)
+def test_masks_of_another_order_are_turned_with_a_note(y, masks, change, tmp_path) -> None:
+    expected = solve(y, masks).video
+    with pytest.warns(sci_stream.DataWarning, match="the masks (are|have)") as warned:
+        video = solve(y, change(masks)).video
+    with pytest.warns(sci_stream.DataWarning, match="the masks (are|have)"):
+        (streamed,) = sci_stream.reconstruct_stream([y], change(masks), solver="tv", iterations=6)
+    np.testing.assert_array_equal(video, expected)
+    assert streamed.video.shape == video.shape
+    np.savez(tmp_path / "a.npz", y=y, masks=change(masks))
+    (note,) = sci_stream.load_measurement(tmp_path / "a.npz").assumed
+    assert {str(one.message) for one in warned} == {note.replace(" of a.npz", "")}
+
+
+def test_snapshots_are_turned_to_masks_of_a_rig(y, masks, x) -> None:
+    calibration = Calibration(masks.astype(np.float32))
+    with pytest.warns(sci_stream.DataWarning, match="the snapshots are transposed"):
+        video = solve(y.T, calibration).video
+    np.testing.assert_array_equal(video, solve(y, calibration).video)
+
+
+def test_frames_last_are_solved_and_scored_as_frames_first(y, masks, x) -> None:
+    last = [np.moveaxis(array, 0, -1) for array in (np.stack([y, y]), masks, x)]
+    with pytest.warns(sci_stream.DataWarning, match="have their frames last") as warned:
+        result = solve(*last[:2], truth=last[2])
+    assert len(warned) == 3
+    assert result.psnr_db == pytest.approx(solve(np.stack([y, y]), masks, truth=x).psnr_db)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +345,7 @@ def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
             {"truth": np.zeros((B + 1, H, W))},
             r"truth does not fit.*expected 1 × 4 frames of 32×40.*\(5, 32, 40\)",
         ),
-        ({"truth": np.zeros((H, W, B))}, "The truth does not fit"),
+        ({"truth": np.zeros((H, W, B + 1))}, "The truth does not fit"),
         ({"iterations": 0}, "iterations is invalid"),
         ({"iterations": 2.5}, "iterations is invalid"),
         ({"white": 0}, "white is invalid; expected a finite number > 0; got 0"),
@@ -527,8 +560,8 @@ def test_solve_does_not_depend_on_the_torch_state_of_its_caller(y, masks, state)
     np.testing.assert_array_equal(streamed.video, plain)
 
 
-@pytest.mark.parametrize("factor", [16, 4, 1 / 16])
-def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
+@pytest.mark.parametrize(("factor", "bits"), [(16, np.uint16), (4, np.uint16), (1 / 16, np.uint8)])
+def test_counts_on_another_scale_are_a_defect(filmed, factor: float, bits: type) -> None:
     y, masks = filmed
     calibration = Calibration(masks, full_scale_dn=400.0, bit_depth=12)
     counts = np.round(400 * y[0])
@@ -536,7 +569,7 @@ def test_counts_on_another_scale_are_a_defect(filmed, factor: float) -> None:
         warnings.simplefilter("error")
         solve(counts, calibration)
     with pytest.warns(sci_stream.DataWarning, match=f"pass y \\* {1 / factor:.6g}"):
-        solve(np.round(counts * factor), calibration)
+        solve(np.round(counts * factor).astype(bits), calibration)
 
 
 @pytest.mark.filterwarnings("ignore::sci_stream.DataWarning")
