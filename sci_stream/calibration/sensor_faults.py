@@ -23,6 +23,8 @@ from sci_stream.optics.calibration import Calibration
 # The middle of the sensor suffices, and costs little.
 _MAX_PX = 384
 _LOOKS, _FEWEST = 7, 6
+# Snapshots in a row that must show a fault: chance shows one for a moment.
+_HOLDS = 2
 # A look is followed by so many times its duration without one: it takes 5 % of the time at most.
 _PAUSES = 20
 _TINY = 1e-6
@@ -99,6 +101,9 @@ class SensorFaults:
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
         self._look_at_s = -math.inf
+        # Names of what the last snapshot showed, and for how many snapshots they have held.
+        self._names: list[str] = []
+        self._held = 0
         self.defects: list[Defect] = []
         """The faults that the snapshots show; empty if the sensor is as calibrated."""
 
@@ -112,7 +117,6 @@ class SensorFaults:
         """Add each snapshot, (H, W) DN, and its video, (B, H, W); return whether the faults are
         others now.
         """
-        before = self.defects
         self._see(id_, video)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:
@@ -120,8 +124,15 @@ class SensorFaults:
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         # An offset of one half shows as gains of its pixels, too.
-        self.defects = self._taps() or [*self._lag(), *self._gains()]
-        return [one.name for one in self.defects] != [one.name for one in before]
+        shown = self._taps() or [*self._lag(), *self._gains()]
+        names = [defect.name for defect in shown]
+        self._held = self._held + 1 if names == self._names else 1
+        self._names = names
+        was_known = names == [defect.name for defect in self.defects]
+        if self._held < _HOLDS:
+            return False
+        self.defects = shown
+        return not was_known
 
     def _see(self, id_: SnapshotId, video: Array) -> None:
         """Compare consecutive snapshots, which show lag."""

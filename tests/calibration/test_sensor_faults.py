@@ -17,7 +17,7 @@ from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.settings import default_settings
 from tests.calibration.moved_masks import Rig
 
-SNAPSHOTS = 8
+SNAPSHOTS = 10
 Fault = Callable[[Array, Array], Array]
 """Takes the counts of a snapshot and of the one before, less the black level, DN."""
 
