@@ -53,7 +53,7 @@ __all__ = [
     "subscribe",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # OpenCV reads these when it is imported. No sensor has as many pixels; a damaged header may declare
 # any number.

@@ -172,8 +172,10 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
         return None
     level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], phi)
     step = _step(counts[valid])
-    is_divided = step < 1 and _NO_LIGHT * step < level < _BRIGHTEST * step
     bits = calibration.bit_depth or int(calibration.saturation_dn or 0).bit_length()
+    # Values whose white is 1 are no counts: a made scene of 0.5 everywhere is right.
+    are_counts = calibration.full_scale_dn > 1
+    is_divided = are_counts and step < 1 and _NO_LIGHT * step < level < _BRIGHTEST * step
     of_8_bits = 2.0 ** (8 - bits)
     if level > _BRIGHTEST or is_divided:
         # The step is the factor if neighbouring counts occur, and not where the scene has few.

@@ -101,9 +101,10 @@ class SensorFaults:
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
         self._look_at_s = -math.inf
-        # Names of what the last snapshot showed, and for how many snapshots they have held.
         self._names: list[str] = []
+        """Names of the faults that the last snapshot showed."""
         self._held = 0
+        """Snapshots in a row that showed these."""
         self.defects: list[Defect] = []
         """The faults that the snapshots show; empty if the sensor is as calibrated."""
 

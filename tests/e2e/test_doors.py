@@ -100,7 +100,7 @@ def _name(parameter: object) -> str:
 def of_guarded_solver(rig: Rig, snapshot: Snapshot) -> Outcome:
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=ITERATIONS)
     engine = Engine(rig.calibration, make_denoiser("tv", CPU), CPU, settings)
-    video, report, defects = GuardedSolver(engine).solve(snapshot)
+    video, report, defects, _ = GuardedSolver(engine).solve(snapshot)
     names = frozenset(defect.name for defect in defects)
     return Outcome(video, names, report.start_reason == WITHHELD)
 
