@@ -95,6 +95,7 @@ class AcquireNode:
         self._calibration = calibration
         self._duration_s = duration_s
         is_record = Policy(rig.policy.mode) is Policy.RECORD
+        self._had_nodes = False
         self._records_raw = is_record or rig.record.is_triggered
         self._records_all_raw = is_record and not rig.record.is_triggered
         # Snapshots that are only reconstructed if they are kept, until the sink has decided.
@@ -161,8 +162,8 @@ class AcquireNode:
 
     @property
     def _solves_nothing(self) -> bool:
-        """Whether the rig has no reconstruct node, and none has come by itself. Thread-safe."""
-        return not self._rig.reconstruct.nodes and not self._dispatcher.peers
+        """Whether the rig has no reconstruct node, and none ever came by itself. Thread-safe."""
+        return not self._rig.reconstruct.nodes and not self._had_nodes
 
     @property
     def under_way(self) -> int:
@@ -219,6 +220,7 @@ class AcquireNode:
             self._accept(acquired, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
+        self._had_nodes = self._had_nodes or bool(self._dispatcher.peers)
         self._advance(now_s)
         is_running = self._phase is AcquirePhase.RUNNING
         self._reader.is_urgent = not (is_running and self._solves_nothing)
@@ -367,6 +369,8 @@ class AcquireNode:
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
         self._reason = state.ending or (_STOPPED if self._waits() else "")
+        # Only where a node was to solve them does a predecessor leave such snapshots.
+        self._had_nodes = any(not snapshot.raw_only for snapshot in state.snapshots)
         for snapshot in state.snapshots:
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)
