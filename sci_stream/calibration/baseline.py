@@ -44,9 +44,9 @@ _SAME_SCENE = 0.7
 # also from that of right masks.
 _USUAL_CHANGE, _USUAL_LOSS, _RIGHT_MATCH = 0.05, 0.02, 0.95
 _TINY = 1e-12
-# Warm starts that pay, and then so many in a row that do not, are a step, too: a pattern that is
-# shown twice or not at all leaves the noise as it was.
-_UNPAID = 2
+# So many warm starts that pay, and then so many in a row that do not, are a step, too: stray light,
+# or a pattern that is shown twice, leaves the noise as it was.
+_PAID, _UNPAID = 4, 2
 
 
 class Baseline:
@@ -117,7 +117,7 @@ class Baseline:
             self._unpaid = 0
         elif report.start_reason == "no_gain":
             self._unpaid += 1
-        stopped = self._paid >= _FEWEST and self._unpaid == _UNPAID
+        stopped = self._paid >= _PAID and self._unpaid == _UNPAID
         if stopped:
             self._paid = 0
         return stopped

@@ -154,6 +154,8 @@ class SensorFaults:
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
         rest = (y - expected) / np.maximum(expected, _DARK)
+        # Light that no mask codes is smooth, gains of pixels are not.
+        rest = rest - ring_mean(rest[np.newaxis].astype(np.float32), self._step)[0]
         contrast, level = local_contrast(y, self._phi, self._calibration.bayer, _STRIPS)
         is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
         now = _Look(frames.mean(0), is_still, rest, contrast, level)
@@ -209,8 +211,8 @@ class SensorFaults:
             return []
         spread = float(np.sqrt(middle))
         text = (
-            f"pixels answer to light by {spread:.0%} otherwise than in the calibration: the "
-            "sensor's gains, or dirt on it, have changed; calibrate again"
+            f"the gains of the pixels are off by {spread:.0%} since the calibration: the sensor "
+            "has changed, or there is dirt on it; calibrate again"
         )
         return [Defect("pixel_gains", text)]
 

@@ -275,7 +275,11 @@ class GuardedSolver:
             self._baseline.note(health)
             # The corrections follow what they can follow of a fault of the sensor.
             masks_or_light = [*changes(self.correction), *self._baseline.defects(health)]
-            noticed += self._sensor.defects or masks_or_light
+            of_sensor = self._sensor.defects
+            if not self.engine.masks.correction.is_none:
+                # Masks that are off look like pixels whose gains are.
+                of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
+            noticed += of_sensor or masks_or_light
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
