@@ -99,14 +99,16 @@ class Baseline:
         if self._since_step is not None:
             self._settle(float(usual[0]))
             return ""
+        is_step = stopped_paying
         if len(self._figures) >= _FEWEST:
             deviations = np.minimum((figures - usual) / sd, _MAX_DEVIATION)
             self._sums = np.maximum(0.0, self._sums + deviations - _SLACK)
-            if self._sums.max() > _STEP or stopped_paying:
-                self._since_step = 0
-                self._before_step = before
-                self._latest.clear()
-                return "step"
+            is_step = is_step or bool(self._sums.max() > _STEP)
+        if is_step:
+            self._since_step = 0
+            self._before_step = before
+            self._latest.clear()
+            return "step"
         self._figures.append(figures)
         return ""
 

@@ -39,6 +39,8 @@ Video = npt.NDArray[np.floating[Any]]
 # An inspection is followed by so many times its duration without one: it takes 1 % of the time, and
 # half of it while videos are withheld, so that one dark snapshot withholds no later ones.
 _PAUSES, _PAUSES_WITHHELD = 100, 1
+# The same for pixels that are compared over many snapshots.
+_PAUSES_PIXELS = 20
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 NETWORK_MISFIT = "network_misfit"
@@ -130,6 +132,7 @@ class GuardedSolver:
         self._sensor = SensorFaults(engine.calibration)
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
+        self._pixels_at_s = 0.0
         self._inspect_at_s = 0.0
         self._light = LightWatch(engine.masks)
         self._light_changes = False
@@ -316,6 +319,18 @@ class GuardedSolver:
                 self._failed(error, snapshot)
         return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
 
+    def _find_defective(self, snapshot: Snapshot, video: Video) -> bool:
+        """Look for pixels that are wrong in many snapshots, in a twentieth of the time; return
+        whether there are any now, or none any more.
+        """
+        began_s = time.monotonic()
+        if began_s < self._pixels_at_s:
+            return False
+        before, self._defective = self._defective, self._pixels.add(snapshot.counts, video)
+        ended_s = time.monotonic()
+        self._pixels_at_s = ended_s + _PAUSES_PIXELS * (ended_s - began_s)
+        return (before is None) != (self._defective is None)
+
     def _network_misfit(self, residual: float, noise: float) -> tuple[Defect, ...]:
         """Return a defect if a network's own video does not explain the snapshot."""
         if not self.engine.at_once or not residual > _MAX_MISFIT + noise:
@@ -347,10 +362,10 @@ class GuardedSolver:
                 self._inspect_at_s = 0.0
         if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
             monitor.look_now()
+        if self._guard.live and self._find_defective(snapshot, video):
+            monitor.look_now()
         if health is None:
             return None
-        if self._guard.live:
-            self._defective = self._pixels.add(snapshot.counts, video)
         self._assess(health)
         return self.health
 
