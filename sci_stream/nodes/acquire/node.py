@@ -369,8 +369,9 @@ class AcquireNode:
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
         self._reason = state.ending or (_STOPPED if self._waits() else "")
-        # Only where a node was to solve them does a predecessor leave such snapshots.
-        self._had_nodes = any(not snapshot.raw_only for snapshot in state.snapshots)
+        # A predecessor without nodes leaves snapshots that are raw alone; without any, it is unknown.
+        raw_only = [snapshot.raw_only for snapshot in state.snapshots]
+        self._had_nodes = not raw_only or not all(raw_only)
         for snapshot in state.snapshots:
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)
