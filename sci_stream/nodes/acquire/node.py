@@ -369,7 +369,8 @@ class AcquireNode:
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
         self._reason = state.ending or (_STOPPED if self._waits() else "")
-        # A predecessor without nodes leaves snapshots that are raw alone; without any, it is unknown.
+        # A predecessor without nodes leaves snapshots that are raw alone. Without any left, it is
+        # unknown.
         raw_only = [snapshot.raw_only for snapshot in state.snapshots]
         self._had_nodes = not raw_only or not all(raw_only)
         for snapshot in state.snapshots:
