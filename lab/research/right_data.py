@@ -54,9 +54,7 @@ LEAST_DB = 0.02
 
 
 class Case(NamedTuple):
-    """What a case shows: names of defects, corrections in words, gain over the solve without
-    checks.
-    """
+    """Names of defects, corrections in words, and the gain over the solve without checks."""
 
     name: str
     defects: tuple[str, ...]

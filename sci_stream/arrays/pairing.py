@@ -23,9 +23,7 @@ _OF_PAIR = {"mask_number"}
 
 
 class Arrays(NamedTuple):
-    """Snapshots, masks and true frames whose sizes agree if they can; ``notes`` say what was
-    turned.
-    """
+    """Snapshots, masks and true frames, turned to agree; ``notes`` name each turn."""
 
     y: Array
     masks: Array | Calibration

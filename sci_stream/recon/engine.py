@@ -98,7 +98,7 @@ class Estimate(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a solve: what a `SeriesReconstructor` solves again with the snapshots beside it.
+    """The end of a solve, which a `SeriesReconstructor` repeats with the snapshots beside it.
 
     ``turns`` are those of its masks, see `MaskStack`.
     """

@@ -203,7 +203,7 @@ class GuardedSolver:
             self._stuck = stuck_in(snapshot.counts, self.engine.calibration, corrected)
         self.engine.left_out = self._left_out()
         if self._light.changes != self._light_changes:
-            # What was of the masks is of the light now, or the other way round.
+            # Gains of the masks count as light now, or the other way round.
             self._light_changes = self._light.changes
             monitor.begin_anew()
         before = monitor.correction

@@ -1,4 +1,4 @@
-"""Light that changes within an exposure is measured, removed from the video, and none of the masks."""
+"""The light of each snapshot: measured, removed from the video, and kept out of the masks."""
 
 from __future__ import annotations
 
