@@ -17,10 +17,12 @@ _SHORT = 0.6
 # Missed triggers leave whole periods, within this share of one or four times the usual jitter.
 _WHOLE = 0.02
 _JITTERS = 4.0
-# Frames with more jitter than this share of a period are not periodic. A camera that announces no
-# period may run as fast as it can: its frames are a rhythm only where a clock triggers them.
+# Frames with more jitter than this share of a period are not periodic.
 _REGULAR = 0.1
+# A camera that announces no period may run as fast as its host allows: its frames are a rhythm only
+# where a clock triggers them, which this share of them keeps, with less jitter.
 _CLOCKED = 0.02
+_CLOCKED_SHARE = 0.9
 # Announced and observed period differ by less than this share where they agree.
 _AGREES = 0.05
 
@@ -95,15 +97,19 @@ class TriggerMonitor:
             self._periods_ns = deque([usual_ns] * _PERIODS_NEEDED, _MAX_PERIODS)
         return usual_ns
 
-    def _spread(self) -> float:
+    def _spread(self, share: float = 0.5) -> float:
+        """Return the deviation from the usual period that this share of the periods keeps."""
         usual_ns = median(self._periods_ns)
-        return median(abs(period - usual_ns) for period in self._periods_ns) / usual_ns
+        deviations_ns = sorted(abs(period - usual_ns) for period in self._periods_ns)
+        return deviations_ns[int(share * (len(deviations_ns) - 1))] / usual_ns
 
     def _tolerance(self) -> float:
         return max(_WHOLE, _JITTERS * self._spread())
 
     def _is_regular(self) -> bool:
         """Return whether the frames are periodic; manually triggered ones are not."""
-        needed = _ANNOUNCED_NEEDED if self._announced_ns else _PERIODS_NEEDED
-        limit = _REGULAR if self._announced_ns else _CLOCKED
-        return len(self._periods_ns) >= needed and self._spread() < limit
+        if self._announced_ns:
+            return len(self._periods_ns) >= _ANNOUNCED_NEEDED and self._spread() < _REGULAR
+        if len(self._periods_ns) < _PERIODS_NEEDED:
+            return False
+        return self._spread(_CLOCKED_SHARE) < _CLOCKED
