@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
-from sci_stream.devices.guarded_modulator import GuardedModulator
+from sci_stream.devices.guarded_modulator import guarded_modulator
 from sci_stream.errors import CameraLost, ConfigError, InputError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.diagram import describe
@@ -74,7 +74,7 @@ class ModulatedCamera:
         patterns: Array | None,
     ) -> None:
         self.camera = camera
-        self.modulator = GuardedModulator(modulator)
+        self.modulator = guarded_modulator(modulator)
         self.plan: TimingPlan | None = None
         """The timing of both, as they keep it; None while closed."""
         self.properties: ModulatorCapabilities | None = None
