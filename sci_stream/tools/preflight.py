@@ -258,7 +258,7 @@ class _Checks:
         )
 
     def _check_solver(self) -> str:
-        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
 
         section = self._rig.reconstruct
         prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
@@ -345,7 +345,7 @@ class _Checks:
         """Return what this machine solves in time, in words and as values of the rig file: fewer
         iterations, a quicker solver, a slower camera.
         """
-        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         assert self._solver

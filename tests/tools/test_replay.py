@@ -18,6 +18,7 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import describe_solver, make_prior, solver_id
 from sci_stream.errors import (
     CalibrationError,
     ConfigError,
@@ -35,7 +36,6 @@ from sci_stream.model import (
     SnapshotId,
     StageTimes,
 )
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
