@@ -201,10 +201,6 @@ def calibration_import(
     from sci_stream.files.calibration_import import ImportOptions, import_masks
     from sci_stream.recording.calibration_file import save_calibration
 
-    if bayer.upper() not in {*BayerPhase, "NONE"}:
-        raise ConfigError(
-            "Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer)
-        )
     _must_be_new(output, force=force)
     options = ImportOptions(
         variable=variable,
@@ -217,7 +213,7 @@ def calibration_import(
         read_noise_dn=read_noise_dn,
         gain_e_per_dn=gain_e_per_dn,
         bit_depth=bit_depth or None,
-        bayer=None if bayer.lower() == "none" else BayerPhase(bayer.upper()),
+        bayer=BayerPhase.named(bayer),
         camera_serial=serial,
     )
     calibration = import_masks(source, options, lambda text: echo(f"note: {text}"))
