@@ -98,7 +98,7 @@ class SinkNode:
             network.context,
             rig.network.listening["results"],
             Welcome("sink", new_instance_id(), rig.network.heartbeat_s),
-            limits=network.limits,
+            max_payload_bytes=network.max_payload_bytes,
             configure=network.serve,
             known=("acquire", *rig.reconstruct_names),
         )
