@@ -132,7 +132,7 @@ class SimulatedOptions(DriverOptions):
     pattern, 1 = white; the all-open mask must not saturate."""
     white_field: Rare[bool] = False
     """Film the uniform white field in place of the scene, to calibrate a moving mask."""
-    exposure: float = Field(0.9, gt=0, le=10)
+    exposure: float = Field(0.9, ge=0.01, le=10)
     """Fraction of the range that a white scene reaches; above 1 the sensor saturates."""
     full_well_e: Rare[float] = Field(10_500.0, gt=10)
     """Electrons at the top of the range."""
