@@ -254,7 +254,7 @@ class RecordedSource:
         seq = self._seqs[i]
         row = self._series.row(seq)
         stamp = row["camera_time_ns"] if self.capabilities.clock == "recorded" else None
-        counts = self._series.raw_of(seq)
+        counts = self._series.frame_of("raw", seq)
         chunks = recorded_chunks(row)
         return CameraFrame(counts, self.frame_numbers[i], stamp, unix_ns(), chunks=chunks)
 

@@ -160,7 +160,9 @@ def _stack(
         times_s=times_s,
         started=started,
         pixel_um=None if pixel_um is None else pixel_um * info.width_px / width,
-        first=series.raw_of(seqs[0]) if name == "video" and series.has("raw", seqs[0]) else None,
+        first=series.frame_of("raw", seqs[0])
+        if name == "video" and series.has("raw", seqs[0])
+        else None,
     )
 
 
