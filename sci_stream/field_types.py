@@ -113,14 +113,14 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _cut_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def _cut_values(values: Mapping[str, V]) -> dict[str, V | str]:
     return {
         key: _cut(value, MAX_TEXT) if isinstance(value, str) else value
         for key, value in values.items()
     }
 
 
-def _finite_values(values: Mapping[str, V]) -> dict[str, V]:
+def _finite_values(values: Mapping[str, V]) -> dict[str, V | str]:
     """Leave out infinite and unknown numbers: an unknown rate must not prevent a heartbeat."""
     return {
         key: value
