@@ -22,7 +22,6 @@ from sci_stream.security.curve import (
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Hello
 
 # Bounds the delay of events that no socket announces: timeouts, and frames of the camera thread.
@@ -43,7 +42,7 @@ class NodeNetwork:
         self._rig = rig
         keep_memory()
         self.context = Context()
-        self.limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self.max_payload_bytes = rig.network.max_message_mib << 20
         security = rig.security
         self._curve = (
             CurveServer(self.context, read_key_pair(security.key), security.allowed)
@@ -68,7 +67,7 @@ class NodeNetwork:
             network.dispatch if host == "acquire" else network.results,
             hello,
             heartbeat_s=network.heartbeat_s,
-            limits=self.limits,
+            max_payload_bytes=self.max_payload_bytes,
             configure=client_security(self._rig, host),
         )
 
