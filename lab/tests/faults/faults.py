@@ -142,7 +142,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
         snapshots=50,
     ),
     "clock set back": Fault(
-        "by an hour, during the run", fault_injection.set_clock_back, {"reconstruct": {"nodes": 1}}
+        "by an hour, during the run",
+        fault_injection.set_clock_back,
+        {"reconstruct": {"nodes": 1}},
+        solves=True,
     ),
     "calibration broken": Fault(
         "its file truncated, read again",
