@@ -125,7 +125,7 @@ def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -
 
 def test_time_beyond_the_least_iterations_is_spent(rig_in_process: RigMaker) -> None:
     changes = {
-        "camera": {"options": {**SMALL, "snapshot_rate_hz": 1.0}},
+        "camera": {"options": {"snapshot_rate_hz": 1.0}},
         "reconstruct": {
             "solver": "tv",
             "iterations": 20,
@@ -133,7 +133,7 @@ def test_time_beyond_the_least_iterations_is_spent(rig_in_process: RigMaker) -> 
             "adapt_budget": True,
         },
     }
-    rig = rig_in_process(merged(OVERLOAD, changes), snapshots=4)
+    rig = rig_in_process(merged(BURST, changes), snapshots=4)
     assert rig.finish()["iterations"]["max"] == 20
 
 
