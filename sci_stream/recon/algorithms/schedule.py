@@ -47,9 +47,9 @@ _WHOLE_STEPS = 12
 def step_shares(iterations: int, fineness: float) -> tuple[float, ...]:
     """Return the share of the way to the denoised mosaics that each iteration goes.
 
-    What the prior takes for structure grows with each whole step, so a long solve goes the same way
-    in smaller ones. The last two iterations are whole and half a step: the result is the mean of
-    the priors along time and of frames, since what only one of them adds is more often wrong.
+    Each whole step adds some false structure, so a long solve goes the same way in smaller ones.
+    The last two iterations are a whole step and half a step: the result is the mean of the priors
+    along time and of frames. A detail that only one of them adds is more often wrong.
 
     ``fineness`` is that of the masks: behind coarser ones frames separate more slowly.
     """

@@ -54,8 +54,8 @@ def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Deno
         if weights is not None and (theirs := load_ffdnet(weights)).mosaic:
             mosaic, weights = theirs, None
         elif weights is None:
-            with_weights = name if has_weights(name + MOSAIC) else "ffdnet-lite"
-            mosaic = load_ffdnet(shipped_weights(with_weights + MOSAIC))
+            shipped = filter(has_weights, (name + MOSAIC, "ffdnet-lite" + MOSAIC))
+            mosaic = next((load_ffdnet(shipped_weights(network)) for network in shipped), None)
         grey = load_ffdnet(weights or shipped_weights(name))
         return FfdnetDenoiser(grey, device, precision, name=name, mosaic=mosaic)
 
