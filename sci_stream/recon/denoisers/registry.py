@@ -46,7 +46,7 @@ def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Deno
 
     Weights of mosaics replace the shipped ones for mosaics, and grey weights both. Where none of a
     variant are shipped, mosaics take those of ``ffdnet-lite``: a tenth of the work, and still 1 to
-    3 dB above the planes apart (lab/research/colour.md).
+    2.5 dB above the planes apart (lab/research/colour.md).
     """
 
     def make(device: torch.device, weights: Path | None, precision: Precision) -> Denoiser:
