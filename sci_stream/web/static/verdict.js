@@ -4,6 +4,7 @@ import { el, put, state, tag } from "./page.js";
 import { duration, total } from "./format.js";
 import { isPaused } from "./player.js";
 
+const STARTING_MS = 60000;  // on a busy machine, a rig takes most of a minute to its first video
 const SILENT_MS = 2000;     // the sink node sends a status at least once a second
 const LIVE_MS = 1000;       // video is live if it was exposed within a second, or within two snapshot intervals
 const LOSS_SPAN_MS = 10000;
@@ -66,6 +67,7 @@ export function judge() {
   document.body.classList.toggle("slow", slow);
   for (const id of ["video-figure", "coded-figure", "age-cell"]) el(id).classList.toggle("stale", !fresh);
   document.body.classList.toggle("offline", !reachable);
+  document.body.classList.toggle("example", reachable && isExample());
   document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
   let [title, why, pill, kind] = verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished, behind });
@@ -82,6 +84,9 @@ export function judge() {
   tag("state", pill, kind);
   speak([title, why, pill].filter(Boolean).join(", "));
 }
+
+// A demo plays a film that was solved before, until it has one of its own.
+const isExample = () => state.header === null && state.status.rig === "demo" && state.status.state !== "ended";
 
 let spoken = "";
 
@@ -117,6 +122,8 @@ function verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished
   if (state.header) return ["NO DATA", `no new video for ${time}`, "no data", "bad"];
   const missing = ["acquire", "reconstruct"].filter((kind) => !up(kind));
   const why = missing.length ? `no ${missing.join(" and no ")} node is connected yet` : "for the first video";
-  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return ["WAITING", why, "waiting", "warn"];
+  const starts = performance.now() - state.connectedMs < Math.max(limit, STARTING_MS);
+  if (starts && isExample()) return ["EXAMPLE", "solved before; this machine solves its first exposure now", "starting", "warn"];
+  if (phase === "waiting" || starts) return ["WAITING", why, "waiting", "warn"];
   return ["NO DATA", missing.length ? why : "no video has arrived yet", "no data", "bad"];
 }
