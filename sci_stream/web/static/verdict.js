@@ -36,6 +36,13 @@ function lostShare() {
   return acquired > 0 ? Math.min((last.dropped - first.dropped) / acquired, 1) : 0;
 }
 
+// The period that the camera is set to, which may have become longer than the last ones; 0 without one.
+function setPeriodMs() {
+  const parameters = (state.status.controls ?? []).flatMap((owner) => owner.parameters);
+  const hz = parameters.find(({ name }) => name === "snapshot_rate_hz")?.value;
+  return hz > 0 ? 1000 / hz : 0;
+}
+
 // A picture is old because solves are slow, or because the camera or all solvers are silent: only silence is NO DATA.
 function silence(limit) {
   const nodes = state.status.nodes ?? [];
@@ -59,7 +66,7 @@ export function judge() {
   const perSecond = state.status.rates?.acquired_per_s;
   const interval = Math.min(state.intervalMs ?? Infinity, perSecond > 0 ? 1000 / perSecond : Infinity);
   const liveMs = Number.isFinite(interval) ? Math.max(LIVE_MS, 2 * interval) : LIVE_MS;
-  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0), 3 * delivered.periodMs);
+  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * Math.max(state.intervalMs ?? 0, delivered.periodMs, setPeriodMs()));
   const reachable = state.connected && performance.now() - state.heardMs <= SILENT_MS;
   const silent = reachable && sincePublished > limit ? silence(limit) : "";
   const slow = reachable && sincePublished > limit && !silent && state.header !== null && state.status.state === "running";
