@@ -21,7 +21,10 @@ const FIGURES = {
 
 // A dark field has no aims, and a white one shows neither focus nor masks.
 const IN_WHITE = ["level", "clipped"];
-const isJudged = (name, { step }) => !/^dark/i.test(step) && (!/^white/i.test(step) || IN_WHITE.includes(name));
+function isJudged(name, { step, steps, at }) {
+  const now = `${steps[at] ?? ""} ${step}`;
+  return !/\bdark\b/i.test(now) && (!/\bwhite\b/i.test(now) || IN_WHITE.includes(name));
+}
 
 const trends = Object.fromEntries(Object.keys(FIGURES).map((name) => [name, []]));
 const zoom = { x: 0.5, y: 0.5 };
