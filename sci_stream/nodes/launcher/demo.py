@@ -84,13 +84,12 @@ def free_port(taken: set[int], wish: int | None = None) -> int:
 
 
 class _DemoPlan(NamedTuple):
-    """Prior, iterations and size that a device reconstructs in ``solve_s``, and a note."""
+    """Prior, iterations and size that a device reconstructs in ``solve_s``."""
 
     prior: str
     iterations: int
     size_px: int
     solve_s: float
-    note: str = ""
 
 
 def _plan(
@@ -153,10 +152,10 @@ def demo_rig(
         code = solver.rpartition(":")[0] or solver
         if Path(code).is_file():  # the rig file is in another folder
             solver = f"{Path(code).resolve()}{solver.removeprefix(code)}"
-        plan = _DemoPlan(solver, 0, size or _USUAL_PX, _SOLVE_S, "; the camera follows its speed")
+        plan = _DemoPlan(solver, 0, size or _USUAL_PX, _SOLVE_S)
     else:
         plan = _plan(chosen, sizes_px, report)
-    prior, iterations, size_px, solve_s, note = plan
+    prior, iterations, size_px, solve_s = plan
     rate_hz = rate_for(solve_s)
     solving = {
         "solver": prior,
@@ -222,13 +221,12 @@ def demo_rig(
     recorded = (
         f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     )
-    speed = f": {iterations} iterations take {solve_s:.2f} s" if iterations else ""
+    speed = f", {iterations} iterations in {solve_s:.2f} s" if iterations else ""
     why = (
-        f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; "
-        f"{rate_hz:g} exposures/s × {_N_FRAMES} = "
-        f"{rate_hz * _N_FRAMES:.2g} video frames/s; {recorded}\n"
-        f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
-        f"chosen: {prior}{speed} at {size_px}×{size_px}{note}"
+        f"{describe_device(chosen)}: {prior}{speed} at {size_px}×{size_px}\n"
+        f"{rate_hz:g} exposures/s × {_N_FRAMES} = {rate_hz * _N_FRAMES:.2g} video frames/s\n"
+        f"{recorded}\n"
+        f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene"
     )
     return path, why
 
