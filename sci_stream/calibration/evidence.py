@@ -197,7 +197,7 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
 def _step(counts: Array) -> float:
     """Return the largest power of two of which all counts are multiples; 1 if `_FINEST` is none."""
     with np.errstate(invalid="ignore"):  # numbers beyond all integers
-        whole = (counts / _FINEST).astype(np.int64)
+        whole = (counts.astype(np.float64) / _FINEST).astype(np.int64)
     if (whole * _FINEST != counts).any():
         return 1.0
     together = int(np.bitwise_or.reduce(whole))
