@@ -61,6 +61,8 @@ _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
 # Of masks in another order: right ones explain y best but for chance. And of frames that belong to
 # y, with its noise.
 _BETTER, _MAX_MISFIT = 0.97, 0.1
+# Neighbours of noise differ; those of another scene are alike.
+_NOISE_ALIKE = 0.1
 # Brightness, 99.5th percentile, 1 for white, above which no scene is.
 _BRIGHTEST = 1.5
 # Brightness of a dark snapshot, whatever its bits.
@@ -89,8 +91,7 @@ _BRIGHT = 0.8
 # Lines that are as wide as this minus one are seen, and vary by less than this share of the masks.
 _LINES, _MODULATED = 4, 0.5
 _OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
-# Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in
-# displaced blocks.
+# Middle frequencies of 8×8 blocks, see `_blockiness`.
 _JPEG = 0.15
 
 
@@ -271,7 +272,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         return [Defect("black_level", text, fatal=True)]
     y = np.where(valid, y, np.median(y[valid]))
     light = np.asarray(phi, np.float64).sum(0)
-    found = [*_saturation(y, light), *_blocks(y)]
+    found = [*_saturation(y, light), *_blocks(y, light)]
     spread = 0.0 if bayer else _cell_spread(y, light)
     bayer = BayerPhase.RGGB if spread > _MOSAIC else bayer
     r, level, usable = _modulation(y, valid, bayer)
@@ -375,7 +376,9 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
                 fatal=True,
             )
         ]
-    if misfits["masks"] > _MAX_MISFIT:
+    rest = y - white * np.einsum("bhw,nbhw->nhw", phi, truth)
+    alike = float((rest[..., 1:] * rest[..., :-1]).sum() / max(float((rest**2).sum()), 1e-300))
+    if misfits["masks"] > _MAX_MISFIT and alike > _NOISE_ALIKE:
         text = (
             f"the true frames explain y only to within {misfits['masks']:.0%}: pass those of "
             "y, or the masks of both"
@@ -408,7 +411,10 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         planes = zip(mosaics.split(np.asarray(y)), mosaics.split(np.asarray(phi)), strict=True)
         return mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
     y, phi = np.nan_to_num(np.asarray(y, np.float64), nan=0.0), np.asarray(phi, np.float64)
-    light = np.maximum(phi.sum(0), 0.1 * float(phi.sum(0).mean()))
+    light = phi.sum(0)
+    least = 0.1 * float(light.mean())
+    lit = light > least
+    light = np.maximum(light, least)
     level, singles = y / light, np.zeros(y.shape, np.bool_)
     top = float(np.quantile(level, 0.98))
     if min(y.shape) <= 2 * _AROUND or top <= 0:
@@ -444,6 +450,7 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         beside = [padded[: -2 * _LINES], padded[2 * _LINES :]]
         darker, brighter = np.sort(beside, 0).reshape(2, *line.shape)
         dead = (line < _DEAD_LINE * darker) & (darker > _LIT_LINE * level.mean())
+        dead &= lit.mean(axis, keepdims=True) > 0.5  # a line that no mask opens is dark
         hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
         # The masks modulate a bright line of the scene.
         hot &= _variation(y, axis) < _MODULATED * _variation(light, axis)
@@ -720,20 +727,23 @@ _BANDS = [
 ]
 
 
-def _blocks(y: F64) -> list[Defect]:
+def _blocks(y: F64, light: F64) -> list[Defect]:
     """Return whether y was compressed as JPEG: many coefficients of its 8×8 blocks are near zero,
-    of others few.
+    of others few, and the masks are no cause of it.
     """
-    if min(y.shape) < 32:
-        return []
-    aligned, *displaced = (_smallness(y[start:, start:]) for start in (0, 2, 4, 6))
-    if float((np.mean(displaced, 0) - aligned).max()) < _JPEG:
+    if min(y.shape) < 32 or _blockiness(y) - max(_blockiness(light), 0.0) < _JPEG:
         return []
     return [
         Defect(
             "jpeg", "y was compressed as JPEG, which removes the code of the masks: use raw frames"
         )
     ]
+
+
+def _blockiness(image: F64) -> float:
+    """Return how many more coefficients of 8×8 blocks are near zero than in displaced blocks."""
+    aligned, *displaced = (_smallness(image[start:, start:]) for start in (0, 2, 4, 6))
+    return float((np.mean(displaced, 0) - aligned).max())
 
 
 def _smallness(y: F64) -> F64:
