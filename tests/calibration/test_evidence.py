@@ -271,3 +271,13 @@ def test_masks_of_square_elements_are_no_jpeg(scene: Array) -> None:
     elements = np.random.default_rng(8).random((B, SIZE // 4, SIZE // 4)) < 0.5
     masks = elements.repeat(4, 1).repeat(4, 2).astype(np.float64)
     assert names(examine((masks * scene).sum(0), masks)) == []
+
+
+def test_points_of_light_are_not_stuck(masks: Array) -> None:
+    sky = np.full((B, SIZE, SIZE), 0.02)
+    for row, column in np.random.default_rng(9).integers(8, SIZE - 8, (40, 2)):
+        sky[:, row - 1 : row + 2, column - 1 : column + 2] += np.outer([0.4, 1, 0.4], [0.4, 1, 0.4])
+    y = (masks * sky).sum(0)
+    assert not stuck_pixels(y, masks).any()
+    y[50, 60] = 16 * y.max()
+    assert np.argwhere(stuck_pixels(y, masks)).tolist() == [[50, 60]]
