@@ -39,11 +39,11 @@ OF_RIGHT_MASKS = {"black_level", "gamma"}
 _WRONG = 0.15
 _MAX_SHIFT_PX = 6
 # Right masks whose correlation is less still stand out from chance by more than this many standard
-# deviations: by 7.5 and more (1440 snapshots of eight scenes behind six kinds of masks, B from 2 to
-# 24, up to 20 % of noise); others by up to 5.2 in 360.
+# deviations: by 6.3 and more in 216 snapshots, others by up to 5.8 (six scenes behind six kinds of
+# masks, B from 2 to 24, 64 and 128 px).
 CHANCE = 6.0
 # Fewer pixels do not tell right masks from others.
-_LEAST_PIXELS = 400
+_LEAST_PIXELS, _BORDER = 300, 3
 # How much better a displaced mask must fit: neighbours of masks with large features fit nearly as
 # well.
 _SHIFT_MARGIN = 0.03
@@ -90,7 +90,7 @@ _STUCK, _MANY_OPEN, _DEAD, _DARK = 11.0, 4, -3.5, 0.05
 # looked stuck.
 _BEYOND, _OTHERS = 1.2, 2
 # A point of light that optics spread over 3×3 pixels is brighter than its neighbours, above the rest,
-# by less than this factor. It hides 1 of 621 stuck pixels that were found in four scenes without it.
+# by less than this factor. It hides 1 of 592 stuck pixels that were found in four scenes without it.
 _OF_SPOT = 8.0
 # Behind sparser masks, few pixels around one show the same frame: it must outshine the whole scene.
 _SPARSE = 0.2
@@ -677,6 +677,8 @@ def distinction(y: Array, light: Array, bayer: BayerPhase | None = None) -> floa
 
 
 def _distinction(r: F64, t: F64, usable: Flags) -> float:
+    # Masks fade alike towards the border, as by a blur that meets nothing there.
+    r, t, usable = (image[_BORDER:-_BORDER, _BORDER:-_BORDER] for image in (r, t, usable))
     if usable.sum() < _LEAST_PIXELS:
         return math.inf
     product = _correlations(r, t, usable)

@@ -229,7 +229,8 @@ class CalibrationMonitor:
                 self._turn(linear, y, valid)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
-        if fit is not None and brightness is not None and brightness >= DARK:
+        lit = brightness is not None and brightness >= DARK
+        if fit is not None and lit:
             self._judge(fit.match, y, valid)
         trusted = (
             fit is not None
@@ -246,9 +247,9 @@ class CalibrationMonitor:
         self._until_assessment = (
             self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
         ) - 1
-        match = None
-        if fit is not None:
-            match = 0.0 if self._are_others else max(fit.match, _RIGHT_IN_DOUBT)
+        match = None if fit is None else 0.0 if self._are_others else fit.match
+        if match == 0.0 and lit and not self._are_others:
+            match = _RIGHT_IN_DOUBT
         if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
