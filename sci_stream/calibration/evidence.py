@@ -51,8 +51,8 @@ _SHIFT_MARGIN = 0.03
 # 0.2 dB.
 _SLOPE = (0.94, 1.05)
 _SURE = 2.5
-# Negative values over positive ones, and differences of brightness within cells of 2×2 pixels: 0.12
-# in right data.
+# Negative local means over positive ones, and differences of brightness within cells of 2×2 pixels:
+# 0.12 in right data.
 _NEGATIVE, _MOSAIC = 0.1, 0.2
 # Curvature over slope: a gamma g has (g − 1)/2; a black level bends upwards, if at all.
 _GAMMA_CURVATURE = -0.03
@@ -89,8 +89,8 @@ _STUCK, _MANY_OPEN, _DEAD, _DARK = 11.0, 4, -3.5, 0.05
 # that may be stuck, too. Without it, edges over black behind masks that are 12 % open and one-hot
 # looked stuck.
 _BEYOND, _OTHERS = 1.2, 2
-# A point of light that optics spread over 3×3 pixels is brighter than its neighbours, above the rest,
-# by less than this factor. It hides 1 of 592 stuck pixels that were found in four scenes without it.
+# A point of light that optics spread over 3×3 pixels is brighter than its neighbours, above the
+# rest, by less than this factor. It hides 1 of 592 stuck pixels in four scenes.
 _OF_SPOT = 8.0
 # Behind sparser masks, few pixels around one show the same frame: it must outshine the whole scene.
 _SPARSE = 0.2
@@ -180,7 +180,12 @@ def _scale_defect(counts: Array, y: F64, calibration: Calibration) -> Defect | N
     phi = calibration.phi * valid
     if not phi.any():
         return None
-    level = brightness_percentile(np.where(valid, y, 0)[np.newaxis], phi)
+    y = np.where(valid, y, 0)
+    level = brightness_percentile(y[np.newaxis], phi)
+    if level > _BRIGHTEST:
+        # Noise can be brighter than white, its local means are not.
+        means = (_local_mean(image, calibration.bayer)[np.newaxis] for image in (y, phi.sum(0)))
+        level = level if brightness_percentile(*means) > 1 else 1.0
     step = _step(counts[valid])
     bits = calibration.bit_depth or int(calibration.saturation_dn or 0).bit_length()
     # Values whose white is 1 are no counts: a made scene of 0.5 everywhere is right.
@@ -271,9 +276,10 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
                 "one of them"
             )
             return [Defect("equal_masks", text, fatal=bool((phi == phi[:1]).all()))]
-    # A few pixels, however negative, count no more than bright ones.
-    bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y[valid]), 0.98))
-    if -bounded[y < 0].sum() > _NEGATIVE * bounded[y > 0].sum():
+    # A few pixels, however negative, count no more than bright ones. Noise has no part in means.
+    top = np.quantile(np.abs(y[valid]), 0.98)
+    means = _local_mean(np.where(valid, np.clip(y, -top, top), 0.0), bayer)
+    if -means[means < 0].sum() > _NEGATIVE * means[means > 0].sum():
         text = (
             f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or "
             "y as the camera gave it"
