@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from sci_stream.calibration.evidence import (
+    CHANCE,
     Defect,
+    distinction,
     examine,
     inspect,
     mask_fit,
@@ -250,6 +252,12 @@ def test_snapshot_without_content_has_no_defect(y: Array) -> None:
 def test_masks_that_add_up_to_a_constant_say_nothing() -> None:
     masks = np.random.default_rng(0).random((2, 32, 32))
     assert examine(masks[0], np.stack([masks[0], 1 - masks[0]])) == []
+
+
+def test_masks_of_the_snapshot_stand_out_from_chance(y: Array, masks: Array) -> None:
+    light = masks.sum(0)
+    assert distinction(y, np.roll(light, (1, -2), (0, 1))) > CHANCE
+    assert distinction(y, np.roll(light, (33, 47), (0, 1))) < CHANCE
 
 
 def test_noise_is_no_other_truth(y: Array, masks: Array, scene: Array) -> None:
