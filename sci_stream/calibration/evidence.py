@@ -392,8 +392,8 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
             )
         ]
     rest = y - white * np.einsum("bhw,nbhw->nhw", phi, truth)
-    alike = float((rest[..., 1:] * rest[..., :-1]).sum() / max(float((rest**2).sum()), 1e-300))
-    if misfits["masks"] > _MAX_MISFIT and alike > _NOISE_ALIKE:
+    together = float((rest[..., 1:] * rest[..., :-1]).sum())
+    if misfits["masks"] > _MAX_MISFIT and together > _NOISE_ALIKE * float((rest**2).sum()):
         text = (
             f"the true frames explain y only to within {misfits['masks']:.0%}: pass those of "
             "y, or the masks of both"
