@@ -683,11 +683,12 @@ def distinction(y: Array, light: Array, bayer: BayerPhase | None = None) -> floa
 
 
 def _distinction(r: F64, t: F64, usable: Flags) -> float:
-    # Masks fade alike towards the border, as by a blur that meets nothing there.
-    r, t, usable = (image[_BORDER:-_BORDER, _BORDER:-_BORDER] for image in (r, t, usable))
+    # All masks fade alike towards the border, as by a blur that meets nothing there.
+    inside = slice(_BORDER, -_BORDER), slice(_BORDER, -_BORDER)
+    usable = usable[inside]
     if usable.sum() < _LEAST_PIXELS:
         return math.inf
-    product = _correlations(r, t, usable)
+    product = _correlations(r[inside], t[inside], usable)
     reach = np.arange(-_MAX_SHIFT_PX, _MAX_SHIFT_PX + 1)
     near = np.ix_(reach, reach)
     best = float(product[near].max())
