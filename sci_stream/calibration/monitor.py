@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.diagnosis import DARK
+from sci_stream.calibration.evidence import CHANCE, distinction
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
@@ -71,12 +72,11 @@ _CALM = 4
 # scene.
 _MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
-# Masks of another capture explain up to 0.22 of a snapshot of 64×64 px by chance, and less than
-# 0.15 of most (36 series with 2 to 16 random masks); right ones explain 0.21 and more (`bench
-# reality`). Masks are others from a match below the first on, until one above the second.
-_OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
-# Least part of the variation between neighbours that the masks must cause for that.
-_LEAST_MODULATION = 0.4
+# Masks that explain more than this of a snapshot are right: others explain up to 0.22 by chance (36
+# series of 64×64 px behind 2 to 16 random masks).
+_RIGHT_MATCH = 0.25
+# Least match that is reported of right masks: 0 means that they are others.
+_RIGHT_IN_DOUBT = 1e-3
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
@@ -229,8 +229,9 @@ class CalibrationMonitor:
                 self._turn(linear, y, valid)
         fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
-        if fit is not None and brightness is not None and brightness >= DARK:
-            self._judge(fit.match, self._modulation(y, valid, brightness))
+        lit = brightness is not None and brightness >= DARK
+        if fit is not None and lit:
+            self._judge(fit.match, y, valid)
         trusted = (
             fit is not None
             and fit.match >= _LEAST_MATCH
@@ -247,6 +248,8 @@ class CalibrationMonitor:
             self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
         ) - 1
         match = None if fit is None else 0.0 if self._are_others else fit.match
+        if match == 0.0 and lit and not self._are_others:
+            match = _RIGHT_IN_DOUBT
         if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
             self._until_assessment = 0
         return CalibrationHealth(
@@ -281,30 +284,14 @@ class CalibrationMonitor:
             self._linear = linear
             self._forget()
 
-    def _judge(self, match: float, modulation: float) -> None:
-        """Decide whether the masks are others than the calibrated ones.
-
-        With hysteresis: by chance a snapshot of few blocks now fits a little, now not.
-        """
+    def _judge(self, match: float, y: F32, valid: Flags) -> None:
+        """Decide whether the masks are others than the calibrated ones."""
         if match > _RIGHT_MATCH:
             self._are_others = False
-        elif match < _OTHER_MATCH and modulation >= _LEAST_MODULATION:
+            return
+        measured = np.where(valid, y, np.float32(np.nan))
+        if distinction(measured, self._light, self._calibration.bayer) < CHANCE:
             self._are_others = True
-
-    def _modulation(self, y: F32, valid: Flags, brightness: float) -> float:
-        """Return the variation between neighbours that the masks cause behind a scene of this
-        brightness, relative to that of the snapshot.
-
-        Texture and noise leave little of it, and then right masks explain little, too.
-        """
-        step = 1 if self._calibration.bayer is None else 2
-        seen = valid & (self._light > 0)
-        both = seen[:, step:] & seen[:, :-step]
-        by_masks, in_all = (
-            float(np.square(picture[:, step:] - picture[:, :-step])[both].sum())
-            for picture in (self._light, y)
-        )
-        return brightness**2 * by_masks / in_all if in_all else 0.0
 
     def _fit(self, y: F32, valid: Flags) -> MaskFit:
         assert self._fitter is not None

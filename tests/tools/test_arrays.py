@@ -391,6 +391,29 @@ def filmed() -> tuple[np.ndarray, np.ndarray]:
     ), camera.calibration.phi
 
 
+def test_weak_grey_masks_on_fine_texture_are_right() -> None:
+    rng = np.random.default_rng(0)
+    masks = 0.5 + 0.3 * rng.random((8, 96, 96))
+    rows, columns = np.mgrid[:96, :96]
+    scene = 0.5 + 0.3 * np.sin(rows * columns / 40) + 0.1 * rng.standard_normal((96, 96))
+    y = (masks * scene.clip(0)).sum(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not solve(y, masks).defects
+    with pytest.raises(DataError, match="explain nothing"):
+        solve(y, 0.5 + 0.3 * rng.random(masks.shape))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masks_of_another_draw_are_refused_on_a_small_sensor(seed: int, make_video) -> None:
+    rng = np.random.default_rng(seed)
+    masks, other = (rng.random((2, 4, 64, 64)) < 0.5).astype(np.float32)
+    y = (masks * make_video(4, 64, 64)).sum(0)
+    assert not solve(y, masks).defects
+    with pytest.raises(DataError, match="explain nothing"):
+        solve(y, other)
+
+
 def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     y, masks = filmed
     other = np.random.default_rng(9).permutation(masks.ravel()).reshape(masks.shape)
