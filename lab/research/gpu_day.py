@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -58,6 +60,8 @@ _PLATFORMS = ("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux201
 _ENDS_S = 10.0
 # A CPU that others use takes longer.
 _REHEARSED_SLOWER = 8
+# Time in which the snapshots of two processes on one device are counted.
+_COUNTED_S = 10.0
 
 
 class Step(NamedTuple):
@@ -104,6 +108,7 @@ GROUPS: dict[str, tuple[Step, ...]] = {
         ),
         Step("trace_fused", ("part", "trace"), 200, fused=True),
     ),
+    "two_nodes": (Step("two_nodes", ("part", "two_nodes"), 240),),
     "speed": (
         _speed("speed 512x512x22", "512x512x22", 120, "--denoiser", "ffdnet", *_WARM),
         _speed("speed 512x512x22:bayer", "512x512x22:bayer", 120, "--denoiser", "ffdnet", *_WARM),
@@ -525,8 +530,7 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
     """Trace warm snapshots: launches and waits of the host, kernels and gaps of the device, memory
     and clocks.
     """
-    import dataclasses  # noqa: PLC0415 - with the rest
-    from collections import Counter  # noqa: PLC0415 - the same
+    from collections import Counter  # noqa: PLC0415 - with the rest
 
     import torch  # noqa: PLC0415 - the day itself needs no torch
 
@@ -641,9 +645,63 @@ def _scene(shape: tuple[int, int, int], count: int = 4) -> tuple[Any, list[Any]]
     return calibration, shots
 
 
+def write_two_nodes(path: Path, device: str, _commit: str) -> None:
+    """Count the snapshots a second of one process on the device, of two, and of two under MPS."""
+    rates = {"one": _rate(1, device), "two": _rate(2, device)}
+    if device == "cuda" and shutil.which("nvidia-cuda-mps-control"):
+        with tempfile.TemporaryDirectory() as place:
+            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = os.environ["CUDA_MPS_LOG_DIRECTORY"] = place
+            control = ["nvidia-cuda-mps-control"]
+            subprocess.run([*control, "-d"], check=True)
+            try:
+                rates["two under MPS"] = _rate(2, device)
+            finally:
+                subprocess.run(control, input=b"quit\n", check=False)
+    path.write_text(json.dumps({"snapshots_per_s": rates}, indent=2) + "\n")
+    print(rates)
+
+
+def _rate(processes: int, device: str) -> float:
+    """Return the snapshots a second of so many processes together."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, counts = spawn.Barrier(processes), spawn.SimpleQueue()
+    nodes = [
+        spawn.Process(target=_solve_for_a_time, args=(device, ready, counts))
+        for _ in range(processes)
+    ]
+    for node in nodes:
+        node.start()
+    for node in nodes:
+        node.join()
+    return sum(counts.get() for node in nodes if node.exitcode == 0) / _COUNTED_S
+
+
+def _solve_for_a_time(device: str, ready: Any, counts: Any) -> None:
+    """Solve small warm snapshots as a node, and put their number."""
+    from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - with torch
+    from sci_stream.recon.denoisers.registry import make_denoiser  # noqa: PLC0415 - the same
+    from sci_stream.recon.engine import Engine  # noqa: PLC0415 - the same
+    from sci_stream.recon.settings import default_settings  # noqa: PLC0415 - the same
+
+    on = pick_device(device)
+    calibration, shots = _scene((8, 256, 256) if on.type == "cuda" else (4, 32, 32), 64)
+    settings = default_settings(on, "ffdnet-lite")
+    settings = dataclasses.replace(settings, warm_start=True, iterations=ITERATIONS)
+    engine = Engine(calibration, make_denoiser("ffdnet-lite", on), on, settings)
+    engine.warm_up()
+    ready.wait()
+    end_s = time.monotonic() + _COUNTED_S
+    count = 0
+    while time.monotonic() < end_s:
+        engine.reconstruct(shots[count % len(shots)], ITERATIONS)
+        count += 1
+    counts.put(count)
+
+
 PARTS: dict[str, Callable[[Path, str, str], None]] = {
     "environment": write_environment,
     "trace": write_trace,
+    "two_nodes": write_two_nodes,
 }
 
 
@@ -720,6 +778,9 @@ def write_report(path: Path, archives: list[Path]) -> None:
             "|---|---:|---:|",
             *(f"| `{name}` | {ms:.3f} | {count:.0f} |" for name, ms, count in trace["top"]),
         ]
+    rates = files.get("two_nodes", {}).get("snapshots_per_s", {})
+    lines += ["\n## Processes on one device\n", "| processes | snapshots/s |", "|---|---:|"]
+    lines += [f"| {what} | {rate:.4g} |" for what, rate in rates.items()]
     lines += ["\n## Steps\n", "| step | status | s |", "|---|---|---:|"]
     lines += [f"| {row['step']} | {row['status']} | {row['seconds']} |" for row in steps.values()]
     path.write_text("\n".join(lines) + "\n")

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import TypedDict
 
 from sci_stream.delivery.interval_set import IntervalSet
@@ -151,7 +152,8 @@ class Ledger(LedgerState):
 
     def state(self) -> LedgerState:
         """Return the state, to be continued by another process."""
-        return LedgerState(**{**asdict(self), "settled": self._settled.runs})
+        copies = {one.name: copy(getattr(self, one.name)) for one in fields(LedgerState)}
+        return LedgerState(**{**copies, "settled": self._settled.runs})
 
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.

@@ -27,6 +27,7 @@ from sci_stream.recording.calibration_file import write_calibration
 from sci_stream.recording.columns import (
     EVIDENCE,
     OUTCOME_CODES,
+    Cell,
     RowTable,
     chunk_cells,
     create_columns,
@@ -177,6 +178,12 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER))
             self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
+            self._extents = dict.fromkeys(self._frames, 0)
+            self._filtered = {
+                name
+                for name, node in self._frames.items()
+                if node.id.get_create_plist().get_nfilters()
+            }
             self._ledger: h5py.Dataset = self._file["ledger"]
             # After this no object can be created, only datasets extended; hence the reserved ledger
             # and the empty columns.
@@ -252,15 +259,16 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
         require_space(self.path, counts.nbytes)
         with self._guard("written"):
-            self._write_identity(
+            more = {"outcome": OUTCOME_CODES["raw_only"]} if snapshot.raw_only else {}
+            self._put(
                 row,
                 snapshot,
+                {"raw": counts},
                 host_time_ns=snapshot.host_time_ns,
                 dropped_before=snapshot.dropped_before,
+                **more,
             )
-            self._put("raw", row, counts)
             if snapshot.raw_only:
-                self._rows.set(row, outcome=OUTCOME_CODES["raw_only"])
                 self._written.settled.add(seq)
         return True
 
@@ -289,10 +297,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             self.path, sum(data.nbytes for name, data in frames.items() if name in stored)
         )
         with self._guard("written"):
-            self._write_identity(row, reconstruction)
-            for name, data in frames.items():
-                self._put(name, row, data)
-            self._rows.set(row, **reconstruction_cells(reconstruction))
+            self._put(row, reconstruction, frames, **reconstruction_cells(reconstruction))
         self._written.settled.add(seq)
         return True
 
@@ -339,26 +344,45 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             )
         return row
 
-    def _write_identity(self, row: int, source: Snapshot | Reconstruction, **more: int) -> None:
+    def _put(
+        self, row: int, source: Snapshot | Reconstruction, frames: Mapping[str, Array], **more: Cell
+    ) -> None:
+        """Write a row: the frames that are stored, where they come from, and further cells."""
+        state = int(self._rows.get(row, "state"))
+        for name, data in frames.items():
+            if name not in self._frames:
+                continue
+            self._write_frames(name, row, data)
+            self.bytes_written += data.nbytes
+            state |= FRAME_FLAGS[name].value
+            more[f"{name}_crc32"] = checksum(data)
+            if name == "raw":
+                self._written.raw.add(self.first_seq + row)
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
             epoch=source.id.epoch,
             camera_frame_id=-1 if source.camera_frame_id is None else source.camera_frame_id,
             camera_time_ns=-1 if source.camera_time_ns is None else source.camera_time_ns,
+            state=state,
             **chunk_cells(source.chunks, self.info),
             **more,
         )
 
-    def _put(self, name: str, row: int, data: Array) -> None:
-        """Write frames into their row, unless they are not stored."""
-        if name in self._frames:
-            write_frames(self._frames[name], row, data)
-            self.bytes_written += data.nbytes
-            state = self._rows.get(row, "state") | FRAME_FLAGS[name]
-            self._rows.set(row, state=state, **{f"{name}_crc32": checksum(data)})
-            if name == "raw":
-                self._written.raw.add(self.first_seq + row)
+    def _write_frames(self, name: str, row: int, data: Array) -> None:
+        """Write a row of a dataset of frames, contiguous and of its dtype; in any order."""
+        node = self._frames[name]
+        if self._extents[name] <= row:
+            self._extents[name] = (row // GROWTH_ROWS + 1) * GROWTH_ROWS
+            node.resize(self._extents[name], 0)
+        if name in self._filtered:
+            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
+            node[row] = data
+            return
+        for frame in np.ndindex(data.shape[:-2]):
+            # Direct chunks go past the HDF5 chunk cache, at memory speed
+            # (docs/decisions/recordings.md).
+            node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
 
     def flush(self) -> None:
         """Pass all written data to the operating system, frames before the rows that refer to them.
@@ -429,20 +453,6 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def write_frames(node: h5py.Dataset, row: int, data: Array) -> None:
-    """Write a row of a dataset of frames, contiguous and of its dtype; in any order."""
-    if node.shape[0] <= row:
-        node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
-    if node.id.get_create_plist().get_nfilters():
-        # Direct chunks bypass the filters, so compressed rows take the ordinary path.
-        node[row] = data
-        return
-    for frame in np.ndindex(data.shape[:-2]):
-        # Direct chunks go past the HDF5 chunk cache, at memory speed
-        # (docs/decisions/recordings.md).
-        node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
 
 
 def create_recording(

@@ -11,7 +11,7 @@ from typing import TypeGuard
 from sci_stream.delivery.clock_offset import significant_ns
 from sci_stream.parameters import Parameter, declarations, is_declaration
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
-from sci_stream.transport.sockets import BYTES_PER_CALL
+from sci_stream.transport.sockets import BYTES_PER_CALL, ReceivedMessage
 from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message
 
 log = logging.getLogger(__name__)
@@ -69,32 +69,27 @@ class ResultsServer(RouterServer[ReportingPeer]):
         """Receive some pending messages; return (sender identity, message) for those that concern
         the node.
         """
-        out: list[tuple[bytes, Message]] = []
-        for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL, BYTES_PER_CALL):
-            with self.guard(identity):
-                if self._is_for_node(identity, message, now_s):
-                    out.append((identity, message))
-        return out
+        return list(self._receive_messages(now_s, _MESSAGES_PER_CALL, BYTES_PER_CALL))
 
-    def _is_for_node(self, identity: bytes, message: Message, now_s: float) -> bool:
-        """Update the register of peers; return whether the message is for the node."""
-        peer = self.peers.get(identity)
+    def _answered(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
+        """Update the register of peers; return a message for the node."""
+        message = super()._answered(identity, incoming, now_s)
+        peer = None if message is None else self.peers.get(identity)
         if peer is not None:
             peer.lost = False
             peer.reachable = True
         match message:
             case Hello():
                 self._register(identity, message, now_s)
-                return False
             case Heartbeat():
                 if peer is not None and self._is_short(identity, message):
                     peer.report(message.status)
                     self._note_clock(peer)
-                return False
             case Goodbye():
                 self.peers.pop(identity, None)
-                return False
-        return True
+            case _:
+                return message
+        return None
 
     def _is_short(self, identity: bytes, heartbeat: Heartbeat) -> bool:
         """Return whether a status is one that a node can have: all are shown to every viewer twice

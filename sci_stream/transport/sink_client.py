@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sci_stream.delivery.outbox import Outbox
+from sci_stream.delivery.outbox import Frames, Outbox
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.wire.codec import encode
 from sci_stream.wire.messages import Acceptable, Accepted, Acknowledged, Message, acknowledgement_of
@@ -33,9 +33,15 @@ class SinkClient:
         self.connection = connection
         self.outbox = Outbox[Accepted](_PATIENCE_S + wait_s)
 
-    def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
-        """Send a message, ahead of all others if ``first``, and keep it until it is safe."""
-        self.outbox.put(acknowledgement_of(message), encode(message), now_s, first=first)
+    def post(
+        self, message: Acknowledged, now_s: float, *, first: bool = False, frames: Frames = ()
+    ) -> None:
+        """Send a message, ahead of all others if ``first``, and keep it until it is safe.
+
+        ``frames`` are those of the message, if it is encoded already.
+        """
+        key = acknowledgement_of(message)
+        self.outbox.put(key, frames or encode(message), now_s, first=first)
 
     def poll(self, now_s: float) -> LinkNews:
         """Receive, and process acknowledgements. Never blocks."""

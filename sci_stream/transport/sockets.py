@@ -40,6 +40,10 @@ _PROBE_AFTER_S = 5
 _PROBE_EVERY_S = 2
 _PROBES = 5
 _DEAD_AFTER_MS = 30_000
+# Numbers: operators on flags take Python code.
+_READABLE = int(zmq.POLLIN)
+_SEND_LAST = int(zmq.NOBLOCK)
+_SEND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 FOLDER_VARIABLE = "SCI_STREAM_LOCAL_SOCKETS"
@@ -205,15 +209,15 @@ def send_frames(socket: Socket, frames: Sequence[bytes | memoryview]) -> None:
     """
     last = len(frames) - 1
     for index, frame in enumerate(frames):
-        more = zmq.SNDMORE if index < last else 0
+        flags = _SEND_MORE if index < last else _SEND_LAST
         # Measured with 2 MiB frames on loopback TCP: 0.5 GB/s with a copy, 1.2 GB/s without.
         large = memoryview(frame).nbytes >= ZERO_COPY_FROM_BYTES
-        socket.send(frame, flags=zmq.NOBLOCK | more, copy=not large)
+        socket.send(frame, flags=flags, copy=not large)
 
 
 def readable(socket: Socket) -> bool:
     """Return whether a message can be received now."""
-    return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 BYTES_PER_CALL = 1 << 20

@@ -123,6 +123,20 @@ def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -
         assert recording.rows["iterations"][-1] < 400
 
 
+def test_time_beyond_the_least_iterations_is_spent(rig_in_process: RigMaker) -> None:
+    changes = {
+        "camera": {"options": {"snapshot_rate_hz": 1.0}},
+        "reconstruct": {
+            "solver": "tv",
+            "iterations": 20,
+            "min_iterations": 2,
+            "adapt_budget": True,
+        },
+    }
+    rig = rig_in_process(merged(BURST, changes), snapshots=4)
+    assert rig.finish()["iterations"]["max"] == 20
+
+
 @pytest.mark.slow
 def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
     # 1 MiB for snapshots of 128 KiB, with an unlimited queue.

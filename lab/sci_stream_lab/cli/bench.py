@@ -634,6 +634,9 @@ def bench_faults(
         float,
         typer.Option(min=0.0, max=1.0, help="With kills: fraction to stop and continue, not kill."),
     ] = 0.0,
+    nodes: Annotated[
+        int, typer.Option(min=0, max=16, help="Reconstruct nodes; 0 to record raw snapshots alone.")
+    ] = 2,
     folder: Folder = None,
     json_path: JsonPath = None,
 ) -> None:
@@ -648,6 +651,7 @@ def bench_faults(
         seed=seed,
         policy=policy.value,
         freeze=freeze,
+        nodes=nodes,
         folder=folder,
         report=echo,
     )

@@ -48,10 +48,8 @@ class PatchedRig:
         return float(self.rig.latest.get(name, 0))
 
     def wait_for_progress(self, snapshots: int = 3) -> None:
-        """Wait until this many more snapshots are reconstructed."""
-        self.rig.wait_for(
-            "ledger.reconstructed", self.count("ledger.reconstructed") + snapshots, PATIENCE_S
-        )
+        """Wait until this many more snapshots are reconstructed, or recorded alone."""
+        self.rig.wait_for_more(snapshots, PATIENCE_S)
 
     def pid(self, node: str) -> int:
         """Return the process id of a node; wait until it runs."""

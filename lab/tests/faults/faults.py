@@ -45,7 +45,8 @@ class Fault:
     ``done`` describes the fault; ``inject`` causes it during the run and returns the outcome in
     words. ``tables`` overrides tables of the rig, ``rate_hz`` and ``size_px`` belong to its camera;
     ``snapshots`` ends the run, 0 runs it until it is stopped. ``status`` is the expected exit
-    status, ``may_drop`` the permitted drop reasons. With ``masks`` the calibration is in a file;
+    status, ``may_drop`` the permitted drop reasons. It ``solves`` if it concerns a reconstruct
+    node. With ``masks`` the calibration is in a file;
     with ``repair``, called with the folder, the fault ends the run, which is then started again.
     """
 
@@ -58,6 +59,7 @@ class Fault:
     status: int = 0
     may_drop: frozenset[str] = frozenset()
     proxied: bool = False
+    solves: bool = False
     masks: bool = False
     repair: Callable[[Path], None] | None = None
 
@@ -69,7 +71,9 @@ def _camera(**faults: float) -> RigTables:
 FAULTS: Final[Mapping[str, Fault]] = {
     **{
         f"{node} killed": Fault(
-            f"SIGKILL to {process}", partial(fault_injection.kill, node=process)
+            f"SIGKILL to {process}",
+            partial(fault_injection.kill, node=process),
+            solves=node == "reconstruct",
         )
         for node, process in (
             ("acquire", "acquire"),
@@ -79,7 +83,9 @@ FAULTS: Final[Mapping[str, Fault]] = {
     },
     **{
         f"{node} frozen": Fault(
-            f"SIGSTOP to {process}, SIGCONT", partial(fault_injection.freeze, node=process)
+            f"SIGSTOP to {process}, SIGCONT",
+            partial(fault_injection.freeze, node=process),
+            solves=node == "reconstruct",
         )
         for node, process in (
             ("acquire", "acquire"),
@@ -88,7 +94,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         )
     },
     "network cut": Fault(
-        "connections of the reconstruct nodes cut", fault_injection.cut, proxied=True
+        "connections of the reconstruct nodes cut", fault_injection.cut, proxied=True, solves=True
     ),
     "sink slow": Fault(
         "the sink runs a tenth of the time", partial(fault_injection.slow_down, node="sink")
@@ -109,6 +115,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         },
         rate_hz=2.0,
         size_px=640,
+        solves=True,
     ),
     "camera stalls": Fault(
         "it stops for a second, repeatedly",
@@ -135,12 +142,16 @@ FAULTS: Final[Mapping[str, Fault]] = {
         snapshots=50,
     ),
     "clock set back": Fault(
-        "by an hour, during the run", fault_injection.set_clock_back, {"reconstruct": {"nodes": 1}}
+        "by an hour, during the run",
+        fault_injection.set_clock_back,
+        {"reconstruct": {"nodes": 1}},
+        solves=True,
     ),
     "calibration broken": Fault(
         "its file truncated, read again",
         fault_injection.break_masks,
         masks=True,
+        solves=True,
         repair=fault_injection.restore_masks,
     ),
     "broken messages": Fault("1000 to each address", fault_injection.send_broken_messages),
@@ -249,6 +260,7 @@ def bench(
     seed: int = 0,
     policy: str = "record",
     freeze: float = 0.0,
+    nodes: int = 2,
     folder: Path | None = None,
     report: Callable[[str], None] = lambda _line: None,
 ) -> FaultsResult:
@@ -257,10 +269,13 @@ def bench(
     Parameters
     ----------
     names
-        Names from `FAULTS`, ``random kills``, or ``kill rounds``; all but the last if empty.
+        Names from `FAULTS`, ``random kills``, or ``kill rounds``; all but the last if empty, and
+        without nodes those of nodes.
     n_kills, seed, policy, freeze
         Number of random kills, the seed of their nodes and times, the rig's policy, and the
         fraction that is stopped and continued instead.
+    nodes
+        Number of reconstruct nodes, 0 to record raw snapshots alone.
     folder
         Where to record; a temporary folder if None. The recordings are deleted afterwards.
     report
@@ -271,7 +286,7 @@ def bench(
     ConfigError
         If a name is unknown.
     """
-    every = [*FAULTS, RANDOM_KILLS]
+    every = [*(name for name, fault in FAULTS.items() if nodes or not fault.solves), RANDOM_KILLS]
     for name in names:
         if name not in [*every, KILL_ROUNDS]:
             raise ConfigError(
@@ -285,10 +300,12 @@ def bench(
     for name in names or every:
         report(f"{name} …")
         if name == KILL_ROUNDS:
-            rounds = kill_rounds.bench(kills=n_kills, seed=seed, folder=folder, report=report)
+            rounds = kill_rounds.bench(
+                kills=n_kills, seed=seed, nodes=nodes, folder=folder, report=report
+            )
             continue
         if name != RANDOM_KILLS:
-            rows.append(run_fault(name, folder))
+            rows.append(run_fault(name, folder, nodes=nodes))
             continue
         try:
             kills = random_kills.bench(
@@ -297,6 +314,7 @@ def bench(
                 policy=policy,
                 pause_s=1.0,
                 freeze=freeze,
+                nodes=nodes,
                 folder=folder,
                 report=report,
             )
@@ -382,7 +400,7 @@ def _kills_row(outcome: random_kills.KillsOutcome) -> FaultOutcome:
     )
 
 
-def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
+def run_fault(name: str, folder: Path | None = None, *, nodes: int = 2) -> FaultOutcome:
     """Run a rig, inject a fault, and check its summary and its recording."""
     fault = FAULTS[name]
     with contextlib.ExitStack() as stack:
@@ -392,7 +410,7 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
             )
         )
         control = stack.enter_context(FaultControl(place / "control"))
-        path = _write_rig(fault, place)
+        path = _write_rig(fault, place, nodes)
         program = (sys.executable, "-m", "lab.tests.faults.patched_node", str(control.path))
         happened = ""
         problem = ""
@@ -404,7 +422,7 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
             rig = stack.enter_context(supervised(path, snapshots=fault.snapshots, program=program))
             target = PatchedRig(rig, control, proxies, place)
             try:
-                rig.wait_for("ledger.reconstructed", 2, PATIENCE_S)
+                rig.wait_for_more(2, PATIENCE_S)
                 happened = inject(target) if inject else happened
                 if inject and fault.repair:
                     fault.repair(place)
@@ -423,10 +441,14 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
         return dataclasses.replace(outcome, happened=happened, restarts=restarts)
 
 
-def _write_rig(fault: Fault, place: Path) -> Path:
+def _write_rig(fault: Fault, place: Path, nodes: int) -> Path:
     tables: RigTables = {
         "policy": {"mode": "record", "queue_snapshots": 10_000, "spool": str(place / "spool")},
-        "reconstruct": {"nodes": 2, "adapt_budget": False, **fault.tables.get("reconstruct", {})},
+        "reconstruct": {
+            "adapt_budget": False,
+            **fault.tables.get("reconstruct", {}),
+            "nodes": min(nodes, fault.tables.get("reconstruct", {}).get("nodes", nodes)),
+        },
         "network": {"heartbeat_s": fault_injection.HEARTBEAT_S},
     }
     options = fault.tables.get("camera", {}).get("options", {})

@@ -82,7 +82,7 @@ def bench(
     kills, seed
         Number of kills, and the seed of their times and nodes.
     policy, rate_hz, nodes
-        The rig's policy, snapshot rate and number of reconstruct nodes.
+        The rig's policy, snapshot rate and number of reconstruct nodes, 0 to record alone.
     pause_s
         Mean time between two kills; drawn from an exponential distribution.
     freeze
@@ -106,13 +106,11 @@ def bench(
         path = small_rig(Path(scratch), rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
         began_s = time.monotonic()
         with supervised(path) as rig:
-            rig.wait_for("ledger.reconstructed", 1, _PATIENCE_S)
+            rig.wait_for_more(1, _PATIENCE_S)
             killed, frozen = _inject(
                 rig, random.Random(seed), kills=kills, pause_s=pause_s, freeze=freeze, report=report
             )
-            rig.wait_for(
-                "ledger.reconstructed", rig.latest.get("ledger.reconstructed", 0) + 1, _PATIENCE_S
-            )
+            rig.wait_for_more(1, _PATIENCE_S)
             summary = rig.finish(_PATIENCE_S * 2)
         videos, raws = recorded(Path(scratch) / "recordings", summary.series)
         ledger = summary.ledger

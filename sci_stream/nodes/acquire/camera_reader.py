@@ -315,7 +315,8 @@ class CameraReader(Generic[T]):
                 )
             return
         missed, frame = self._checked(frame, missed)
-        self.counts = self.counts + Counter(missed=missed)
+        if missed:
+            self.counts = self.counts + Counter(missed=missed)
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera
         # cannot wait.

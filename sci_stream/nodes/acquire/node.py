@@ -16,6 +16,7 @@ from sci_stream.delivery.admission import Admission
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.frame_faults import FRAME_FAULT, UNIT
 from sci_stream.delivery.ledger import DropReason
+from sci_stream.delivery.outbox import Frames
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import FIRMWARE, CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
@@ -124,7 +125,7 @@ class AcquireNode:
         ring_s = rig.record.before_s if rig.record.is_triggered else 0.0
         self._link = SinkClient(self._network.connect("sink", hello), ring_s)
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._reader = CameraReader[Snapshot | SnapshotId](
+        self._reader = CameraReader[tuple[Snapshot, Frames] | SnapshotId](
             camera,
             self._budget,
             self._network.wakeup.wake,
@@ -480,11 +481,12 @@ class AcquireNode:
         else:
             self._drops.add(seq, epoch, reason)
 
-    def _keep(self, captured: Captured) -> Snapshot | SnapshotId:
+    def _keep(self, captured: Captured) -> tuple[Snapshot, Frames] | SnapshotId:
         """Return the snapshot, written to the spool, where it survives a crash; its identity if
         there is no memory.
 
-        Called in the camera thread.
+        With it the frames of its message, if the sink gets the same ones. Called in the camera
+        thread.
         """
         missed, frame, info = self._reader.counts["missed"], captured.frame, self._info
         assert info is not None
@@ -512,26 +514,29 @@ class AcquireNode:
             chunks=frame.chunks,
             raw_only=self._records_all_raw and self._solves_nothing,
         )
-        self._spool.keep(snapshot, missed)
-        return snapshot
+        is_sent = self._records_raw and snapshot.truth is None
+        frames = encode(snapshot) if is_sent else ()
+        self._spool.keep(snapshot, missed, frames)
+        return snapshot, frames
 
-    def _accept(self, acquired: Snapshot | SnapshotId, now_s: float) -> None:
+    def _accept(self, acquired: tuple[Snapshot, Frames] | SnapshotId, now_s: float) -> None:
         if isinstance(acquired, SnapshotId):
             self._in_flight.released += 1
             self._drops.add(acquired.seq, acquired.epoch, DropReason.RING_FULL)
             return
-        self._hold(acquired, now_s)
+        snapshot, frames = acquired
+        self._hold(snapshot, now_s, frames)
         if self._solves_kept:
-            self._undecided[acquired.id.seq] = acquired
-        elif not acquired.raw_only:
-            self._dispatch(acquired, now_s)
+            self._undecided[snapshot.id.seq] = snapshot
+        elif not snapshot.raw_only:
+            self._dispatch(snapshot, now_s)
 
     def _dispatch(self, snapshot: Snapshot, now_s: float) -> None:
         """Queue a snapshot for the nodes."""
         for displaced in self._dispatcher.offer(snapshot):
             self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
 
-    def _hold(self, snapshot: Snapshot, now_s: float) -> None:
+    def _hold(self, snapshot: Snapshot, now_s: float, frames: Frames = ()) -> None:
         """Hold a snapshot until it is settled, and send its raw counts if they are recorded."""
         self._in_flight.hold(
             snapshot.id.seq,
@@ -541,7 +546,7 @@ class AcquireNode:
             raw_only=snapshot.raw_only,
         )
         if self._records_raw:
-            self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+            self._link.post(dataclasses.replace(snapshot, truth=None), now_s, frames=frames)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)

@@ -25,6 +25,7 @@ import numpy as np
 
 from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock, read_again
 from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.delivery.outbox import Frames
 from sci_stream.errors import StorageError, WireError
 from sci_stream.file_guard import lock
 from sci_stream.model import SeriesInfo, Snapshot
@@ -252,10 +253,13 @@ class Spool:
 
     # --- camera thread
 
-    def keep(self, snapshot: Snapshot, missed: int) -> bool:
-        """Write a snapshot to a file and use up its number; False, counted, if there is no room."""
+    def keep(self, snapshot: Snapshot, missed: int, frames: Frames = ()) -> bool:
+        """Write a snapshot to a file and use up its number; False, counted, if there is no room.
+
+        ``frames`` are those of its message, if it is encoded already.
+        """
         seq = snapshot.id.seq
-        if self.max_snapshots and not self._write(seq, encode(snapshot)[1:]):
+        if self.max_snapshots and not self._write(seq, (frames or encode(snapshot))[1:]):
             self.unspooled += 1
         self.number(seq, snapshot.id.epoch, missed)
         return seq in self._files
@@ -329,7 +333,7 @@ class Spool:
 
     # --- files
 
-    def _write(self, seq: int, parts: list[bytes | memoryview]) -> bool:
+    def _write(self, seq: int, parts: Frames) -> bool:
         """Write the header and payloads of a snapshot; return whether there was room."""
         if len(self._files) >= self.max_snapshots:
             self._warn("it has as many snapshots as it may")
@@ -344,7 +348,6 @@ class Spool:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 written = os.writev(number, [crc, sizes, *parts])
-                os.ftruncate(number, written)
             finally:
                 os.close(number)
             if written != _PARTS_AT + sum(lengths):
@@ -383,7 +386,8 @@ class Spool:
             parts.append(content[at : at + size])
             at += size
         crc = _CRC.pack(zlib.crc32(b"".join(parts[:1]), zlib.crc32(sizes)))
-        if at != len(content) or not content.startswith(crc):
+        # A file that was used before may be longer.
+        if at > len(content) or not content.startswith(crc):
             return None
         try:
             snapshot = decode([b"snapshot", *parts], at)

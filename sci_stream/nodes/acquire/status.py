@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sci_stream.delivery.outbox import Frames
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
@@ -38,7 +39,7 @@ class AcquirePhase(enum.StrEnum):
 class AcquireReport:
     """Derive the status of an acquire node from its parts."""
 
-    reader: CameraReader[Snapshot | SnapshotId]
+    reader: CameraReader[tuple[Snapshot, Frames] | SnapshotId]
     dispatcher: Dispatcher
     link: SinkClient
     spool: Spool

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import importlib.metadata
 import logging
@@ -31,11 +33,16 @@ SPOOL_VARIABLE = "SCI_STREAM_SPOOL"
 """Set by a supervisor for acquire node and sink: a folder for what survives a crash of them, until
 the run ends."""
 
+# Of malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its maximum) and M_ARENA_MAX, bytes and number.
+# Messages of 2 MiB, record-only, two AMD EPYC cores: 0.5 ms a snapshot of ZeroMQ's thread in place
+# of 0.7 to 2.3.
+_MEMORY_OPTIONS = {-1: 128 << 20, -3: 32 << 20, -8: 1}
 EXIT_AT_ONCE = 130
 # After a signal, sleep continues for the rest of its time (PEP 475): look this often.
 _STEP_S = 0.02
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
     installed = {"python": platform.python_version()}
@@ -58,6 +65,18 @@ def freeze_gc() -> None:
         return  # the garbage of a later series must be collected
     gc.collect()
     gc.freeze()
+
+
+def keep_memory() -> None:
+    """Let the C library use the memory of a message again for the next one.
+
+    By default it returns megabytes to the kernel, which then clears new pages for each message.
+    Call it before ZeroMQ starts its thread.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # other systems than Linux with glibc
+        set_option = ctypes.CDLL(None).mallopt
+        for option, value in _MEMORY_OPTIONS.items():
+            set_option(option, value)
 
 
 def new_instance_id() -> str:

@@ -130,10 +130,12 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
             self.path.mkdir(mode=0o700, exist_ok=True)
 
     def delete(self) -> None:
-        """Delete the folder with its content."""
+        """Delete the folder with its content. May be called again."""
         shutil.rmtree(self.path, ignore_errors=True)
+        # Once: by then the number may be that of another file, of ZeroMQ for example.
+        number, self._number = self._number, -1
         with contextlib.suppress(OSError):
-            os.close(self._number)
+            os.close(number)
 
 
 def running_rigs() -> list[Path]:

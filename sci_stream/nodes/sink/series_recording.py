@@ -5,6 +5,7 @@ and stop cleanly when the disk is full.
 from __future__ import annotations
 
 import enum
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -97,7 +98,7 @@ class Item:
     data: Recordable
     on_durable: OnDurable
 
-    @property
+    @functools.cached_property
     def n_bytes(self) -> int:
         """Its size in the queue."""
         arrays = payload_bytes(self.data) if isinstance(self.data, Snapshot | Reconstruction) else 0

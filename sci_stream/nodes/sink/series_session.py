@@ -485,10 +485,12 @@ class SeriesSession:
 
     def _settle_raw_only(self, snapshot: Snapshot) -> None:
         seq = snapshot.id.seq
+        if seq in self._raw_safe:
+            self.ledger.settle(seq, Outcome.RAW_ONLY)
+            return
         report = self._with_outcome(Dropped(self.name, snapshot.id.epoch, seq, "", "raw_only"))
-        self.ledger.settle(seq, Outcome(report.outcome), report.reason)
-        if report.outcome == "dropped":
-            self.recorder.submit(report)
+        self.ledger.settle(seq, Outcome.DROPPED, report.reason)
+        self.recorder.submit(report)
 
     def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq
@@ -707,15 +709,15 @@ class SeriesSession:
 
 def _in_runs(due: list[tuple[bytes, Accepted]]) -> list[tuple[bytes, Accepted]]:
     """Return the same acknowledgements, one for each run of consecutive snapshots."""
-    runs: list[tuple[bytes, Accepted]] = []
+    runs: list[tuple[bytes, Accepted, int]] = []
     for sender, key in due:
-        before, run = runs[-1] if runs else (b"", key)
-        following = dataclasses.replace(run, seq=run.seq + run.count, count=1)
-        if (sender, key) == (before, following) and run.count < MAX_RUN:
-            runs[-1] = (sender, dataclasses.replace(run, count=run.count + 1))
+        before, first, count = runs[-1] if runs else (b"", key, MAX_RUN)
+        follows = (sender, key.of, key.seq) == (before, first.of, first.seq + count)
+        if follows and count < MAX_RUN:
+            runs[-1] = (sender, first, count + 1)
         else:
-            runs.append((sender, key))
-    return runs
+            runs.append((sender, key, 1))
+    return [(sender, dataclasses.replace(key, count=count)) for sender, key, count in runs]
 
 
 def _is_count(value: object) -> TypeGuard[int]:

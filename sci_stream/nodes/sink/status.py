@@ -65,7 +65,7 @@ class SeriesStatus:
 
     def to_json(self) -> JsonObject:
         """Return the status as JSON; the quantities of the last report are not nested."""
-        values = asdict(self)
+        values = dict(vars(self))
         del values["report"], values["open_share"]
         unknown = {quantity.key: None for quantity in quantities_of(SolveReport) if quantity.live}
         report = unknown if self.report is None else live_values(self.report)
@@ -74,6 +74,7 @@ class SeriesStatus:
             **report,
             "calibration": self.calibration.to_json(),
             "recording": self.recording.to_json(),
+            "events": None if self.events is None else [asdict(event) for event in self.events],
         }
 
     def heartbeat_figures(self) -> dict[str, StatusValue]:

@@ -261,7 +261,9 @@ def recorded_around_a_gap(
     return opened.close()
 
 
-@pytest.mark.parametrize("call", ["write_frames", "RowTable.flush", "require_space"])
+@pytest.mark.parametrize(
+    "call", ["RecordingWriter._write_frames", "RowTable.flush", "require_space"]
+)
 def test_recording_returns_after_a_disk_error_and_counts(
     series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -336,7 +338,7 @@ def test_raw_only_snapshot_that_cannot_be_written_is_dropped(
     series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
-    monkeypatch.setattr("sci_stream.recording.writer.write_frames", disk_error)
+    monkeypatch.setattr("sci_stream.recording.writer.RecordingWriter._write_frames", disk_error)
     snapshot = dataclasses.replace(series.snapshot(0), raw_only=True)
     opened.receive(b"acquire", snapshot, 0.0)
     while not acknowledged_seqs(opened):

@@ -177,6 +177,14 @@ class SupervisedRig:
         """Whether the rig runs."""
         return self._threads[0].is_alive()
 
+    def wait_for_more(self, snapshots: int, timeout_s: float) -> None:
+        """Wait until so many more snapshots have the outcome that this rig is for.
+
+        Raises as `wait_for`.
+        """
+        figure = "ledger.reconstructed" if self.rig.reconstruct.nodes else "ledger.raw_only"
+        self.wait_for(figure, self.latest.get(figure, 0) + snapshots, timeout_s)
+
     def wait_for(self, name: str, least: float, timeout_s: float) -> None:
         """Wait until the sink reports at least this value of a figure.
 
