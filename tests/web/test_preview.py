@@ -562,7 +562,7 @@ def test_request_that_ends_in_noise_leaves_no_traceback(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_page_is_transferred_in_at_most_110_kb_and_its_example_in_60(preview: WebPreview) -> None:
+def test_page_is_transferred_in_110_kb_and_its_example_in_60(preview: WebPreview) -> None:
     url = preview.start()
     sent = Counter[bool]()
     for name in ("", *(f"static/{path.name}" for path in WEB.iterdir())):

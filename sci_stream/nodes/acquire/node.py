@@ -33,7 +33,13 @@ from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
-from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.runtime.process import (
+    StopRequest,
+    freeze_gc,
+    keep_memory,
+    new_instance_id,
+    versions,
+)
 from sci_stream.nodes.runtime.run_inputs import input_versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import declared
@@ -102,6 +108,7 @@ class AcquireNode:
         # Snapshots that are only reconstructed if they are kept, until the sink has decided.
         self._undecided: dict[int, Snapshot] = {}
         self._solves_kept = rig.record.is_triggered and rig.record.reconstruct == "kept"
+        keep_memory()
         self._network = NodeNetwork(rig, stop)
         self._waits = waits
         # Kept snapshots are old when they are decided, and none of them is for the live page alone.

@@ -10,7 +10,7 @@ from typing import Literal
 import zmq
 
 from sci_stream.config import Rig
-from sci_stream.nodes.runtime.process import StopRequest, keep_memory
+from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.security.curve import (
     Context,
     CurveServer,
@@ -40,7 +40,6 @@ class NodeNetwork:
 
     def __init__(self, rig: Rig, stop: StopRequest) -> None:
         self._rig = rig
-        keep_memory()
         self.context = Context()
         self.max_payload_bytes = rig.network.max_message_mib << 20
         security = rig.security

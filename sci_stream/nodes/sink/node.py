@@ -31,6 +31,7 @@ from sci_stream.nodes.runtime.process import (
     PARENT_VARIABLE,
     StopRequest,
     freeze_gc,
+    keep_memory,
     new_instance_id,
     versions,
 )
@@ -93,6 +94,7 @@ class SinkNode:
         self._accounts = (
             read_accounts(summary) if summary is not None and PARENT_VARIABLE in os.environ else {}
         )
+        keep_memory()
         self._network = network = NodeNetwork(rig, stop)
         self._server = ResultsServer(
             network.context,
