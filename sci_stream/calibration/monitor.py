@@ -16,6 +16,7 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformati
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.swapped_masks import SwappedMasks
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
@@ -122,6 +123,8 @@ class CalibrationMonitor:
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self.order = MaskOrderDetector(calibration.n_frames)
         """Evidence for the mask with which exposures begin."""
+        self.swapped = SwappedMasks(calibration.n_frames, paced=paced)
+        """Evidence for masks that are exchanged."""
         self._seen: SnapshotId | None = None
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
@@ -466,10 +469,20 @@ class CalibrationMonitor:
         if self.order.order not in (before, (UNKNOWN, 0)):
             self.look_now()
 
+    def look_at_order(self, snapshot: Snapshot, left_out: Flags | None) -> None:
+        """Compare orders of the masks by a snapshot, in a part of the time."""
+        if self._fitter is None or self._are_others or not self.swapped.is_due():
+            return
+        y, valid = valid_measurement(snapshot, self._calibration, left_out)
+        orders = self.swapped.orders
+        if self.swapped.add(self._fitter.misfits(y, valid, self._own.displacement, orders)):
+            self.look_now()
+
     def begin_anew(self) -> None:
         """Forget all snapshots before a change, and measure the masks as at the start of a run."""
         self._forget()
         self._calm = self._assessments = 0
+        self.swapped.forget()
         self.look_now()
 
     def look_now(self) -> None:

@@ -179,6 +179,12 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self.engine.correct_masks(NO_CORRECTION)
 
+    def forget_order(self) -> None:
+        """Determine the order of the masks from the beginning: it was changed on purpose."""
+        if self._monitor is not None:
+            self._monitor.order.forget()
+            self._monitor.swapped.forget()
+
     def measure(self, snapshot: Snapshot) -> None:
         """Inspect a snapshot, and correct the masks by it: before it is solved."""
         if self._monitor is None:
@@ -283,6 +289,8 @@ class GuardedSolver:
                 # Masks that are off look like pixels whose gains are.
                 of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
             noticed += of_sensor or masks_or_light
+            if self._monitor is not None:
+                noticed += self._monitor.swapped.defects
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -364,6 +372,8 @@ class GuardedSolver:
             monitor.look_now()
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
+        if self._guard.live:
+            monitor.look_at_order(snapshot, self.engine.left_out)
         if health is None:
             return None
         self._assess(health)
