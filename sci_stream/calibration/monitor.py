@@ -150,10 +150,11 @@ class CalibrationMonitor:
         """Proposed correction of the masks; changed by `measure` alone, and only if `correct` is
         set.
         """
+        correction = self._own.with_usual_light()
         if self._linear == RIGID:
-            return self._own
-        displacement = replace(self._own.displacement, linear=self._linear)
-        return replace(self._own, displacement=displacement).rounded()
+            return correction
+        displacement = replace(correction.displacement, linear=self._linear)
+        return replace(correction, displacement=displacement).rounded()
 
     def check(
         self, snapshot: Snapshot, video: Array, start: str = "warm"

@@ -51,7 +51,7 @@ _MAX_MISFIT = 0.12
 # The monitor measures displacements up to this one.
 _MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`, and
-# so does light that changes by more.
+# so does light, or a gain of masks, that changes by more.
 _MOVED_PX, _DEEP = 0.1, 0.3
 
 
@@ -255,7 +255,8 @@ class GuardedSolver:
         calibration = self.engine.calibration
         others = set(_OF_MONITOR) if monitor.measures else set()
         moved = not health.corrected and (health.shift_px or 0.0) > _MOVED_PX
-        if moved or self.engine.masks.correction.light_depth > _DEEP:
+        used = self.engine.masks.correction
+        if moved or max(used.light_depth, used.gain_error) > _DEEP:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
