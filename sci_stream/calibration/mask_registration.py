@@ -480,9 +480,7 @@ class MaskFitter:
             phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin
         )
 
-    def _fit_scene(
-        self, masks: Tensor, pixels: _Pixels, times: Tensor | None = None
-    ) -> _SceneFit:
+    def _fit_scene(self, masks: Tensor, pixels: _Pixels, times: Tensor | None = None) -> _SceneFit:
         """Fit the scene in every block behind its masks, (N, B, p), at their times."""
         through = torch.einsum("kb,nbp->nkp", self._time if times is None else times, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(

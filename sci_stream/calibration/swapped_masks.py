@@ -25,10 +25,11 @@ _LOOKS, _FEWEST = 8, 6
 _PAUSES = 20
 # Of more masks there are too many pairs.
 _MAX_FRAMES = 32
-# Least mean gain over the blocks, in the logarithm of the variance, also in units of its standard
-# error, and relative to all other pairs. Right masks had at most 0.016, 3.2 and 1.8; exchanged ones
-# 0.017 to 0.044, 4.9 to 10 and 2.7 to 5 (fans and moving discs, B = 6 and 8, 96 to 256 px).
-_LEAST_GAIN, _CERTAIN, _CLEAR = 0.008, 4.0, 2.0
+# Least mean gain over the blocks, in the logarithm of the variance; also in units of its standard
+# error, and what it exceeds that of all other orders by in such units. Right masks had at most 0.016
+# and 3.2; exchanged ones 0.017 to 0.044 and 4.9 to 10 (fans, moving discs, B = 6 and 8, 96 to
+# 256 px).
+_LEAST_GAIN, _CERTAIN, _CLEAR = 0.008, 4.0, 3.0
 # No block decides alone.
 _MAX_GAIN = 1.0
 _TINY = 1e-12
@@ -78,10 +79,12 @@ class SwappedMasks:
         if len(self._gains) < _FEWEST:
             return []
         of_blocks = np.mean(self._gains, 0)
-        gains = of_blocks.mean(1)
-        best = int(gains.argmax())
-        error = of_blocks[best].std() / math.sqrt(of_blocks.shape[1]) + _TINY
-        if gains[best] < max(_LEAST_GAIN, _CERTAIN * error):
+        second, best = (int(place) for place in of_blocks.mean(1).argsort()[-2:])
+        if of_blocks[best].mean() < _LEAST_GAIN or _certainty(of_blocks[best]) < _CERTAIN:
+            return []
+        # Another fault shows so in one snapshot or two, before it is corrected.
+        of_looks = sorted(float(look[best].mean()) for look in self._gains)
+        if of_looks[-_FEWEST] < _LEAST_GAIN / 2:
             return []
         if best < 2:
             first = int(np.flatnonzero(self.orders[best + 1] == 0)[0])
@@ -90,7 +93,7 @@ class SwappedMasks:
                 "too many was counted; restart the modulator"
             )
             return [Defect("mask_order", text)]
-        if gains[best] < _CLEAR * np.delete(gains, best).max():
+        if _certainty(of_blocks[best] - of_blocks[second]) < _CLEAR:
             return []
         one, other = self._pairs[best - 2]
         text = (
@@ -98,3 +101,8 @@ class SwappedMasks:
             "exchanged; load the patterns again"
         )
         return [Defect("mask_order", text)]
+
+
+def _certainty(gains: F64) -> float:
+    """Return the mean of the gains of blocks in units of its standard error."""
+    return float(gains.mean() / (gains.std() / math.sqrt(len(gains)) + _TINY))
