@@ -4,7 +4,7 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: commits lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports scripts docs gentl install clean
+.PHONY: commits lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest test-newest check lint types imports scripts docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
@@ -48,6 +48,13 @@ test-lowest:  ## Files, configuration and commands with the oldest versions that
 		--editable '.[reconstruct,compression,video,export,genicam]' --editable './bridges[batch,epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
 	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/web \
 		tests/tools/test_replay_jobs.py bridges/tests/test_batch.py bridges/tests/test_epics.py
+
+# CI runs it with the newest Python that it has; `make test` runs with the oldest, 3.11.
+test-newest:  ## Files, configuration, commands and solves with another Python (PYTHON=python3.13)
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[reconstruct,compression,video,export,genicam]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/recon
 
 # Files of every package with their hashes, for the images; the versions are those of constraints.txt.
 LOCK := $(BIN)/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.12 --no-header \
@@ -127,4 +134,4 @@ $(VENV)/.bridges: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-lowest build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache node_modules
+	rm -rf $(VENV) .venv-lowest .venv-newest build/gentl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache node_modules

@@ -19,8 +19,8 @@ What other programs need is here::
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,26 +66,25 @@ os.environ.setdefault(
 # Where each name is. Imported on demand: most of this package is used by processes that must not
 # load torch for it.
 _PLACES = {
-    "DataWarning": ("sci_stream.arrays.api", "DataWarning"),
-    "MaskMismatchWarning": ("sci_stream.arrays.api", "MaskMismatchWarning"),
-    "Network": ("sci_stream.recon.networks.network", "Network"),
-    "Reconstructed": ("sci_stream.arrays.api", "Reconstructed"),
-    "control": ("sci_stream.web.control_client", "control"),
-    "load_measurement": ("sci_stream.files.measurement_file", "load_measurement"),
-    "open": ("sci_stream.recording.series", "open_recording"),
-    "reconstruct": ("sci_stream.arrays.api", "reconstruct"),
-    "reconstruct_stream": ("sci_stream.arrays.api", "reconstruct_stream"),
-    "replay": ("sci_stream.tools.replay.replay", "replay_recording"),
-    "subscribe": ("sci_stream.transport.pubsub", "subscribe"),
+    "DataWarning": "sci_stream.arrays.api:DataWarning",
+    "MaskMismatchWarning": "sci_stream.arrays.api:MaskMismatchWarning",
+    "Network": "sci_stream.recon.networks.network:Network",
+    "Reconstructed": "sci_stream.arrays.api:Reconstructed",
+    "control": "sci_stream.web.control_client:control",
+    "load_measurement": "sci_stream.files.measurement_file:load_measurement",
+    "open": "sci_stream.recording.series:open_recording",
+    "reconstruct": "sci_stream.arrays.api:reconstruct",
+    "reconstruct_stream": "sci_stream.arrays.api:reconstruct_stream",
+    "replay": "sci_stream.tools.replay.replay:replay_recording",
+    "subscribe": "sci_stream.transport.pubsub:subscribe",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _PLACES[name]
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return pkgutil.resolve_name(_PLACES[name])
     except ModuleNotFoundError as error:
         from sci_stream.errors import missing_library  # noqa: PLC0415 - of errors alone
 

@@ -113,22 +113,20 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _cut_values(
-    values: Mapping[str, bool | int | float | str],
-) -> dict[str, bool | int | float | str]:
+def _cut_values(values: Mapping[str, V]) -> dict[str, V | str]:
     return {
         key: _cut(value, MAX_TEXT) if isinstance(value, str) else value
         for key, value in values.items()
     }
 
 
-def _finite_values(
-    values: Mapping[str, bool | int | float | str],
-) -> dict[str, bool | int | float | str]:
+def _finite_values(values: Mapping[str, V]) -> dict[str, V | str]:
     """Leave out infinite and unknown numbers: an unknown rate must not prevent a heartbeat."""
-    return _cut_values(
-        {key: v for key, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
-    )
+    return {
+        key: value
+        for key, value in _cut_values(values).items()
+        if not isinstance(value, float) or math.isfinite(value)
+    }
 
 
 def _with_chunk_names(values: Mapping[str, V]) -> dict[str, V]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.errors import InputError
 from sci_stream.field_types import (
     BitDepth,
     Chunks,
@@ -52,6 +53,25 @@ class BayerPhase(enum.StrEnum):
     GRBG = "GRBG"
     GBRG = "GBRG"
     BGGR = "BGGR"
+
+    @classmethod
+    def named(cls, name: str | None) -> Self | None:
+        """Return the phase of this name, in any case; None for None and ``"none"``.
+
+        Raises `InputError` if it is unknown.
+        """
+        if name is None or name.lower() == "none":
+            return None
+        try:
+            return cls(name.upper())
+        except ValueError:
+            raise InputError(
+                "Unknown Bayer phase",
+                expected=", ".join(cls),
+                got=repr(name),
+                hint="Of filter arrays, only Bayer's is solved: a quad-Bayer or RGBW sensor needs "
+                "its binned or monochrome output.",
+            ) from None
 
 
 class Policy(enum.StrEnum):

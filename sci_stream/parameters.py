@@ -6,9 +6,10 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, TypeGuard
+from typing import Literal, TypeGuard, get_args
 
-from pydantic import JsonValue, TypeAdapter
+import annotated_types
+from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from sci_stream.errors import InputError, did_you_mean
 
@@ -171,6 +172,39 @@ class Parameter:
                 {key: plain[key] for key in plain if key != "description"}, separators=(",", ":")
             )
         return text
+
+
+def declare(
+    model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = ()
+) -> Parameter:
+    """Declare a field of a model as a parameter, with its range and description.
+
+    Parameters
+    ----------
+    value
+        Current value; for a field that is unset, the value in use.
+    choices
+        Valid values of a choice; by default those of the field's type.
+    """
+    info = model.model_fields[field]
+    options = (option for option in get_args(info.annotation) if isinstance(option, str))
+    ends: dict[str, float] = {}
+    for bound in info.metadata:
+        if isinstance(bound, annotated_types.Ge):
+            ends["low"] = float(bound.ge)  # type: ignore[arg-type] # the bound of a number is one
+        elif isinstance(bound, annotated_types.Le):
+            ends["high"] = float(bound.le)  # type: ignore[arg-type]
+    kind: Kind = "number"
+    if isinstance(value, bool):
+        kind = "flag"
+    elif isinstance(value, str):
+        kind = "choice"
+    elif isinstance(value, int):
+        kind = "integer"
+    choices = choices or tuple(options)
+    return Parameter(
+        field, kind, value, **ends, choices=choices, description=info.description or ""
+    )
 
 
 _PARAMETER = TypeAdapter(Parameter)

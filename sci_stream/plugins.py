@@ -38,7 +38,7 @@ from sci_stream.modulation.timing import (
     pattern_hash,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value, checked_changes
+from sci_stream.parameters import Parameter, Value, checked_changes, declare
 from sci_stream.ports import (
     Abilities,
     AdjustableCamera,
@@ -110,6 +110,7 @@ __all__ = [
     "checked_changes",
     "checked_patterns",
     "checked_timing",
+    "declare",
     "pattern_hash",
     "unix_ns",
 ]

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 
 from sci_stream.wire.codec import encode
-from sci_stream.wire.header import SCHEMA_VERSION, Limits
+from sci_stream.wire.header import MAX_HEADER_BYTES, SCHEMA_VERSION
 from tests.wire_samples import HASH, samples
 
 
@@ -88,7 +88,7 @@ def _framing() -> Iterator[HostileCase]:
 def _syntax() -> Iterator[HostileCase]:
     head = good_frames("goodbye")[0]
     good = good_frames("goodbye")[1]
-    most = Limits().max_header_bytes
+    most = MAX_HEADER_BYTES
     for name, header in {
         "an empty header": b"",
         "a truncated header": good[:-1],

@@ -80,5 +80,5 @@ def _along_frames(series: RecordedSeries) -> FrameStack:
     raw = series.raw
     shape = (1, *raw.shape[1:])
     return FrameStack(
-        raw.seqs, shape, raw.dtype, lambda seq, part: series.raw_of(seq)[np.newaxis][part]
+        raw.seqs, shape, raw.dtype, lambda seq, part: series.frame_of("raw", seq)[np.newaxis][part]
     )

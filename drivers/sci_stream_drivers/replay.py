@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sci_stream.errors import ConfigError, FileFormatError, InputError
+from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import unicode_name
 from sci_stream.files.measurement_file import Measurements, load_measurement
 from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
@@ -51,22 +51,12 @@ class ReplayOptions(DriverOptions):
     """Snapshots per second; 0: as fast as they can be read."""
     loop: bool = False
     """Restart after the last shot, endlessly."""
-    start: int = Field(0, ge=0)
-    """First shot to play, from 0."""
-    stop: int | None = Field(None, ge=1)
-    """Shot to stop before; unset: play all."""
     truth: bool = True
     """Deliver the true video, if a .mat file contains it."""
     bayer: BayerOption = None
     """Colour filters of a .mat file's sensor, or none; a recording contains its own."""
     full_scale_dn: float | None = Field(None, gt=0)
     """Counts of one white frame through an open mask of a .mat file; unset: estimated."""
-
-    @model_validator(mode="after")
-    def _start_is_before_stop(self) -> ReplayOptions:
-        if self.stop is not None and self.stop <= self.start:
-            raise ValueError(f"stop ({self.stop}) must be greater than start ({self.start})")
-        return self
 
 
 class ReplayCamera:
@@ -83,7 +73,6 @@ class ReplayCamera:
         self._options = options
         self._pacer = Pacer(options.snapshot_rate_hz)
         self._source: PublishedSource | RecordedSource | None = None
-        self._chosen = range(0)
         self._counts = Counter[str]()
         self._running = False
         self._played = 0
@@ -91,25 +80,14 @@ class ReplayCamera:
     def open(self) -> CameraCapabilities:
         """Read the file and return the capabilities.
 
-        Raises `FileFormatError` if the file cannot be played; `ConfigError` if there are no shots
-        between ``start`` and ``stop``.
+        Raises `FileFormatError` if the file cannot be played.
         """
         o = self._options
         if self._source is None:
             path = o.path.expanduser()
-            source = (
+            self._source = (
                 PublishedSource(path, o) if path.suffix.lower() == ".mat" else RecordedSource(path)
             )
-            count = len(source.frame_numbers)
-            if not o.start < (o.stop or count) <= count:
-                source.close()
-                raise ConfigError(
-                    f"The options start and stop do not fit {path}",
-                    expected=f"0 ≤ start < stop ≤ {count}, the number of its shots",
-                    got=f"start = {o.start}, stop = {o.stop}",
-                )
-            self._source = source
-            self._chosen = range(o.start, o.stop or count)
             self._counts.clear()
         capabilities = replace(
             self._source.capabilities, frame_period_ns=self._pacer.period_ns, finite=not o.loop
@@ -136,23 +114,21 @@ class ReplayCamera:
             )
         if self.exhausted or not self._pacer.wait(self._played, timeout_s):
             return None
-        rounds, step = divmod(self._played, len(self._chosen))
         source = self._opened()
-        frame = source.shot(self._chosen[step])
+        numbers = source.frame_numbers
+        rounds, shot = divmod(self._played, len(numbers))
+        frame = source.shot(shot)
         self._played += 1
         self._counts["delivered"] += 1
-        frame = replace(frame, frame_id=self._frame_id(source.frame_numbers, rounds, step))
-        return replace(frame, camera_time_ns=None) if self._options.loop else frame
+        if not self._options.loop:
+            return frame
+        frame_id = rounds * (numbers[-1] + 1) + numbers[shot]
+        return replace(frame, frame_id=frame_id, camera_time_ns=None)
 
     def _opened(self) -> PublishedSource | RecordedSource:
         if self._source is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._source
-
-    def _frame_id(self, numbers: list[int], rounds: int, step: int) -> int:
-        first = numbers[self._chosen[0]]
-        last = numbers[self._chosen[-1]]
-        return rounds * (last - first + 1) + numbers[self._chosen[step]] - first
 
     @property
     def exhausted(self) -> bool:
@@ -160,7 +136,7 @@ class ReplayCamera:
         return (
             not self._options.loop
             and self._source is not None
-            and self._played >= len(self._chosen)
+            and self._played >= len(self._source.frame_numbers)
         )
 
     def counters(self) -> Mapping[str, int]:
@@ -278,7 +254,7 @@ class RecordedSource:
         seq = self._seqs[i]
         row = self._series.row(seq)
         stamp = row["camera_time_ns"] if self.capabilities.clock == "recorded" else None
-        counts = self._series.raw_of(seq)
+        counts = self._series.frame_of("raw", seq)
         chunks = recorded_chunks(row)
         return CameraFrame(counts, self.frame_numbers[i], stamp, unix_ns(), chunks=chunks)
 

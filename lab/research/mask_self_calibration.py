@@ -17,8 +17,8 @@ import numpy as np
 
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine

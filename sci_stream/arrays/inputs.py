@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sci_stream.errors import InputError
-from sci_stream.model import F32, Array, BayerPhase
+from sci_stream.model import F32, Array
 from sci_stream.optics.white import white_level
 
 AnyArray = Array | torch.Tensor
@@ -62,25 +62,6 @@ def real_array(value: AnyArray, name: str, *, invalid: bool = False) -> Array:
             got=f"{wrong} of {array.size} values",
         )
     return array
-
-
-def bayer_phase(bayer: BayerPhase | str | None) -> BayerPhase | None:
-    """Return the phase of the colour filters by its name, in any case.
-
-    Raises `InputError` if it is unknown.
-    """
-    if bayer is None:
-        return None
-    try:
-        return BayerPhase(bayer.upper())
-    except ValueError:
-        raise InputError(
-            "Unknown Bayer phase",
-            expected=", ".join(BayerPhase),
-            got=repr(bayer),
-            hint="Of filter arrays, only Bayer's is solved: a quad-Bayer or RGBW sensor needs its "
-            "binned or monochrome output.",
-        ) from None
 
 
 def require_fit(y: Array, masks: tuple[int, ...]) -> None:

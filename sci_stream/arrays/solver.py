@@ -15,7 +15,6 @@ import torch
 from sci_stream.arrays.inputs import (
     AnyArray,
     as_series,
-    bayer_phase,
     real_array,
     require_fit,
     true_frames,
@@ -112,7 +111,7 @@ class ArraySolver:
             phi=phi,
             full_scale_dn=self.white or 1.0,
             read_noise_dn=self._options.noise,
-            bayer=bayer_phase(self._options.bayer),
+            bayer=BayerPhase.named(self._options.bayer),
         )
         self._leave_out(valid, "the masks")
 

@@ -16,8 +16,8 @@ import typer
 from rich.markup import escape
 
 from sci_stream.cli.common import Force, JsonPath, RigPath, app, echo, new_console, start_logging
-from sci_stream.errors import CalibrationError, ConfigError, StorageError
-from sci_stream.file_guard import writing
+from sci_stream.errors import CalibrationError, ConfigError
+from sci_stream.file_guard import check_output, writing
 from sci_stream.model import BayerPhase
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def calibrate(
         raise ConfigError(
             "Unknown --white-field", expected=" or ".join(Field), got=repr(white_field)
         )
-    _must_be_new(output, force=force)
+    check_output(output, replace=force)  # before the operator spends half an hour
     loaded = load_rig(rig)
     camera = make_coded_camera(loaded)
     if yes and (manual or not isinstance(camera, ModulatedCamera)):
@@ -201,11 +201,7 @@ def calibration_import(
     from sci_stream.files.calibration_import import ImportOptions, import_masks
     from sci_stream.recording.calibration_file import save_calibration
 
-    if bayer.upper() not in {*BayerPhase, "NONE"}:
-        raise ConfigError(
-            "Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer)
-        )
-    _must_be_new(output, force=force)
+    check_output(output, replace=force)
     options = ImportOptions(
         variable=variable,
         axis=axis,
@@ -217,7 +213,7 @@ def calibration_import(
         read_noise_dn=read_noise_dn,
         gain_e_per_dn=gain_e_per_dn,
         bit_depth=bit_depth or None,
-        bayer=None if bayer.lower() == "none" else BayerPhase(bayer.upper()),
+        bayer=BayerPhase.named(bayer),
         camera_serial=serial,
     )
     calibration = import_masks(source, options, lambda text: echo(f"note: {text}"))
@@ -282,16 +278,6 @@ def _print_properties(calibration: Calibration, measured: Measured | None) -> No
     for name, value in properties.items():
         if value not in (None, ""):
             console.print(f"{name:<21}{escape(str(value))}", highlight=False, soft_wrap=True)
-
-
-def _must_be_new(path: Path, *, force: bool) -> None:
-    """Check the output paths before the operator spends half an hour."""
-    if path.exists() and not force:
-        raise StorageError(
-            f"{path} exists", hint="Choose another name, or use --force to overwrite it."
-        )
-    if not path.parent.is_dir():
-        raise StorageError(f"Cannot write {path}", expected="an existing folder", got=path.parent)
 
 
 def _finish(

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from sci_stream.errors import ConfigError
-from sci_stream.plugin_entries import plugin_entry, plugin_names
+from sci_stream.plugin_entries import imported, plugin_entry, plugin_names
 
 GROUP = "sci_stream.commands"
 _LAB = "sci-stream-lab"
@@ -57,10 +57,10 @@ class MaskCommands(PluginGroup):
 def _plugin_command(name: str) -> Any:
     if (entry := plugin_entry(GROUP, name)) is not None:
         try:
-            command = get_command(entry.load())
-        except Exception as error:  # a module may raise anything when it is imported
-            what = f"The command {name} ({entry.value}) cannot be loaded"
-            return _failing(name, ConfigError(what, got=repr(error)))
+            what = f"the command {name} ({entry.value})"
+            command = imported(lambda: get_command(entry.load()), what)
+        except ConfigError as error:
+            return _failing(name, error)
         command.name = name.rpartition(".")[2]
         return command
     if name not in PACKAGES:

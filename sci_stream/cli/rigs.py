@@ -29,7 +29,6 @@ from sci_stream.cli.common import (
     start_logging,
     state,
 )
-from sci_stream.errors import ConfigError
 
 # The example rig runs on two cores that other programs use, too: a solve takes 0.4 to 1.1 s.
 _SMALL = {"width_px": 128, "height_px": 128, "snapshot_rate_hz": 0.5}
@@ -277,10 +276,6 @@ def write_example(
     from sci_stream.tools.cameras import suggested_options
 
     options = load_driver(driver).Options
-    if path.exists() and not force:
-        raise ConfigError(
-            f"{path} exists", hint="Choose another name, or use --force to overwrite it."
-        )
     values, examples = suggested_options(driver, camera) if camera else ({}, {})
     if driver == "simulated":
         values = {**_SMALL, **values}
@@ -288,5 +283,5 @@ def write_example(
     text = example_toml(
         driver, options, every_key=every_key, values=values, examples=examples, tables=tables
     )
-    with complete_output(path, replace=True) as partial:
+    with complete_output(path, replace=force) as partial:
         partial.write_text(text, "utf-8")

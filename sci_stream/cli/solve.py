@@ -99,7 +99,6 @@ def solve(
     Ends with status 7 if the data has a defect that was not corrected: the message names it with
     its remedy.
     """
-    from sci_stream.model import BayerPhase
     from sci_stream.nodes.runtime.process import limit_threads
 
     limit_threads()
@@ -107,15 +106,11 @@ def solve(
     from sci_stream.recording.segments import existing_segments, first_segment
     from sci_stream.tools.solve import SolveOptions, solve_file
 
-    if bayer and bayer not in set(BayerPhase):
-        raise InputError(
-            f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase)
-        )
     inputs = [path for path in (measurement, mask, truth, weights) if path is not None]
     options = SolveOptions(
         iterations=iterations, solver=solver, weights=weights, device=device, noise=noise,
         white=white,
-        bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps,
+        bayer=bayer or None, first=first, last=last, form=form, fps=fps,
         gamma=gamma, channels=channels,
         check_masks=check_masks, light="as_recorded" if flicker else "even", replace=force,
         sources=[one for path in inputs for one in existing_segments(first_segment(path))],

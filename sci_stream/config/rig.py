@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import PrivateAttr, model_validator
 
@@ -95,6 +95,14 @@ class Rig(Section):
         return [f"reconstruct-{index}" for index in range(self.reconstruct.nodes)]
 
     @property
+    def health_ports(self) -> dict[str, int]:
+        """Ports of the health servers by node, as far as they are fixed."""
+        nodes = [("acquire", "acquire", 0), ("sink", "sink", 0)]
+        nodes += [(name, "reconstruct", i) for i, name in enumerate(self.reconstruct_names)]
+        ports = {name: self.health.port(kind, index) for name, kind, index in nodes}
+        return {name: port for name, port in ports.items() if port and self.health.enabled}
+
+    @property
     def encrypted(self) -> bool:
         """Whether the nodes' connections are encrypted."""
         mode = self.security.encryption
@@ -178,34 +186,22 @@ def _plain(section: Section) -> dict[str, object]:
 
 
 def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
-    for name in ("dispatch", "results", "taps"):
+    for name in rig.network.listening:
         endpoint = getattr(rig.network, name)
         host, port = tcp_address(endpoint) or (endpoint, 0)
         yield f"network.{name}", host, port
     if rig.preview.enabled and rig.preview.port:
         yield "preview.port", rig.preview.host.lower(), rig.preview.port
-    if rig.health.enabled:
-        nodes = [
-            ("acquire", 0),
-            ("sink", 0),
-            *(("reconstruct", index) for index in range(rig.reconstruct.nodes)),
-        ]
-        for kind, index in nodes:
-            if port := rig.health.port(kind, index):
-                yield (
-                    f"health.{kind}_port" + (f" (node {index})" if index else ""),
-                    rig.health.host.lower(),
-                    port,
-                )
+    for node, port in rig.health_ports.items():
+        kind, _, index = node.partition("-")
+        name = f"health.{kind}_port" + (f" (node {index})" if int(index or 0) else "")
+        yield name, rig.health.host.lower(), port
 
 
 def _remote_addresses(rig: Rig) -> list[str]:
     """Return the names of the ``[network]`` addresses that other machines can reach."""
-    names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
-    tcp = {name: tcp_address(rig.network.listening(name)) for name in names}
-    return [
-        name for name, address in tcp.items() if address is not None and not is_loopback(address[0])
-    ]
+    tcp = {name: tcp_address(endpoint) for name, endpoint in rig.network.listening.items()}
+    return [name for name, address in tcp.items() if address and not is_loopback(address[0])]
 
 
 def _collide(one: tuple[str, int], other: tuple[str, int]) -> bool:

@@ -258,13 +258,14 @@ class NetworkSection(Section):
     max_message_mib: Rare[int] = Field(256, ge=1, le=16_384)
     """Largest accepted part of a message, MiB; it must hold the video of one snapshot."""
 
-    def listening(self, name: Literal["dispatch", "results", "taps"]) -> str:
-        """Return the endpoint that the node of an address listens on."""
-        endpoint: str = getattr(self, name)
-        address = tcp_address(endpoint)
-        if not self.bind_host or address is None:
-            return endpoint
-        return f"tcp://{network_location(self.bind_host, address[1])}"
+    @property
+    def listening(self) -> dict[str, str]:
+        """Endpoints that the nodes listen on, by the name of their address."""
+        endpoints = {"dispatch": self.dispatch, "results": self.results, "taps": self.taps}
+        for name, endpoint in endpoints.items():
+            if self.bind_host and (address := tcp_address(endpoint)):
+                endpoints[name] = f"tcp://{network_location(self.bind_host, address[1])}"
+        return endpoints
 
 
 class HealthSection(Section):
@@ -289,9 +290,7 @@ class HealthSection(Section):
 
     def port(self, kind_of_node: str, index: int = 0) -> int:
         """Return the port of a node, 0 for any free one."""
-        first = {"acquire": self.acquire_port, "sink": self.sink_port}.get(
-            kind_of_node, self.reconstruct_port
-        )
+        first: int = getattr(self, f"{kind_of_node}_port")
         return first + index if first else 0
 
     @model_validator(mode="after")

@@ -1,1 +1,1 @@
-"""Cameras and modulators of a rig, and the analyses of its videos: plug-ins by name."""
+"""Cameras, modulators and solver of a rig, and the analyses of its videos: plug-ins by name."""

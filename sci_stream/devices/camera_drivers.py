@@ -11,16 +11,11 @@ from sci_stream.config import Rig, validate_options
 from sci_stream.config.sections import CameraSection, ModulatorSection
 from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.model import JsonObject
-from sci_stream.plugin_entries import plugin_entry, plugin_names
+from sci_stream.plugin_entries import imported, plugin_entry, plugin_names
 from sci_stream.ports import Camera, CameraDriver
 
 GROUP = "sci_stream.cameras"
 M = TypeVar("M", bound=BaseModel)
-
-
-def driver_names() -> list[str]:
-    """Return the names of all installed drivers."""
-    return plugin_names(GROUP)
 
 
 def load_driver(name: str) -> CameraDriver:
@@ -38,15 +33,11 @@ def load_entry(group: str, name: str, what: str, key: str) -> Any:
     Raises `ConfigError` if there is none of that name, or it cannot be imported.
     """
     if (entry := plugin_entry(group, name)) is not None:
-        try:
-            return entry.load()
-        except Exception as error:  # a plug-in may raise anything when it is imported
-            raise ConfigError(
-                f"Cannot import the {what} {name!r} ({entry.value})",
-                got=f"{type(error).__name__}: {error}",
-                hint="Install its dependencies; for GenICam cameras: pip install "
-                "'sci-stream[genicam]'.",
-            ) from error
+        return imported(
+            entry.load,
+            f"the {what} {name!r} ({entry.value})",
+            "Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
+        )
     known = plugin_names(group)
     raise ConfigError(
         f"Unknown {what} in {key}",

@@ -9,11 +9,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from sci_stream.config.sections import ModulatorSection
-from sci_stream.devices.guarded_modulator import GuardedModulator
+from sci_stream.devices.guarded_modulator import guarded_modulator
 from sci_stream.errors import CameraLost, ConfigError, InputError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.diagram import describe
@@ -43,6 +44,8 @@ from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredC
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 # Counters show most faults. Asking takes a few ms on USB: at most a tenth of the time goes into it.
 _IDLE = 10.0
 _FAULTS = ("restarts", "underruns")
@@ -66,6 +69,11 @@ class ModulatedCamera:
         The masks, (B, H, W) uint8; None for a mask that is moved by a waveform.
     """
 
+    plan: TimingPlan
+    """The timing of both, as they keep it; once it was opened."""
+    properties: ModulatorCapabilities
+    """Those of the modulator; once it was opened."""
+
     def __init__(
         self,
         camera: Camera,
@@ -74,10 +82,7 @@ class ModulatedCamera:
         patterns: Array | None,
     ) -> None:
         self.camera = camera
-        self.modulator = GuardedModulator(modulator)
-        self.plan: TimingPlan | None = None
-        """The timing of both, as they keep it; None while closed."""
-        self.properties: ModulatorCapabilities | None = None
+        self.modulator = guarded_modulator(modulator)
         self.pattern_hash = ""
         self._section = section
         self._patterns = patterns
@@ -99,15 +104,11 @@ class ModulatedCamera:
         or refuses at a reopening.
         """
         if self._capabilities is None:
-            if self._was_open:
-                _as_lost(self._open)
-            else:
-                self._open()
-        assert self._capabilities is not None
+            self._capabilities = _as_lost(self._open) if self._was_open else self._open()
         self._was_open = True
         return self._capabilities
 
-    def _open(self) -> None:
+    def _open(self) -> CameraCapabilities:
         n_patterns = self.n_patterns
         self.properties = self.modulator.open()
         self.pattern_hash = self.modulator.load(self._moved_patterns(self._feedback.moved))
@@ -122,7 +123,13 @@ class ModulatedCamera:
             )
         self._feedback.reopened(self.n_patterns, self.plan.mask.slot_us)
         self._counts = self.modulator.counters()
-        self._capabilities = dataclasses.replace(
+        log.info(
+            "%s: %s; patterns %s",
+            self.properties.model,
+            describe(self.plan),
+            self.pattern_hash[:12],
+        )
+        return dataclasses.replace(
             capabilities,
             n_frames=self.n_patterns,
             patterns="" if self._patterns is None else pattern_hash(self._patterns),
@@ -130,12 +137,6 @@ class ModulatedCamera:
             frame_period_ns=max(
                 round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0
             ),
-        )
-        log.info(
-            "%s: %s; patterns %s",
-            self.properties.model,
-            describe(self.plan),
-            self.pattern_hash[:12],
         )
 
     @property
@@ -151,7 +152,6 @@ class ModulatedCamera:
 
     def _moved_patterns(self, moved: tuple[int, int]) -> Array:
         """Return the patterns, moved by mirrors to the right and down."""
-        assert self.properties is not None
         if self._patterns is None:
             return np.empty((0, self.properties.height_px, self.properties.width_px), np.uint8)
         return (
@@ -160,7 +160,6 @@ class ModulatedCamera:
 
     def _arm(self, n_patterns: int, delay_us: float = 0.0) -> TimingPlan:
         """Plan, arm both, and return the plan with the times that they keep."""
-        assert self.properties is not None
         section = self._section
         request = TimingRequest(
             **section.model_dump(
@@ -221,12 +220,11 @@ class ModulatedCamera:
 
         Their phase is new, and earlier advances do not hold.
         """
-        if self.plan is None:
+        if self._capabilities is None:
             raise RuntimeError("start() needs open()")
         _as_lost(self._start)
 
     def _start(self) -> None:
-        assert self.plan is not None
         if self._feedback.advance:
             self.modulator.advance(-self._feedback.advance)
             self._feedback.advance = 0
@@ -251,7 +249,7 @@ class ModulatedCamera:
         _as_lost(self._look_after)  # now: a fault during this exposure marks it
         if frame is None:
             return None
-        counts_pulses = self.plan is not None and self.plan.camera.source == "line"
+        counts_pulses = self.plan.camera.source == "line"
         late = self._rhythm.add(frame.camera_time_ns) if counts_pulses else 0
         self._state = self._state or int(late != 0)
         feedback = self._feedback
@@ -288,9 +286,8 @@ class ModulatedCamera:
         """Change one of `settings`."""
         if not isinstance(self.camera, AdjustableCamera):
             raise ConfigError("This camera has no adjustable settings")
-        assert self._capabilities is not None
         self.camera.set(name, value)
-        return self._capabilities
+        return self.open()
 
     def counters(self) -> Mapping[str, int]:
         """Return the camera's counters and, beginning with ``modulator_``,
@@ -307,7 +304,7 @@ class ModulatedCamera:
 
     def close(self) -> None:
         """Close both."""
-        self._capabilities = self.plan = None
+        self._capabilities = None
         self.modulator.close()
         self.camera.close()
 
@@ -328,7 +325,7 @@ class ModulatedCamera:
         return "the masks advance by one pattern before the next snapshot"
 
     def _correct(self) -> None:
-        while self._evidence and self.plan is not None:
+        while self._evidence:
             exhausted = self._feedback.exhausted
             correction = self._feedback.add(self._evidence.popleft())
             if self._feedback.exhausted and not exhausted:
@@ -341,7 +338,6 @@ class ModulatedCamera:
 
     def _catch_up(self, late: int) -> None:
         """Correct exposures that begin so many patterns late from now on, as their times show."""
-        assert self.plan is not None
         # Where each pattern gives a pulse, the camera has counted wrong. Otherwise the cycle itself
         # may have been late, and exposures begin as before.
         sure = self.plan.mask.pulse == "per_pattern"
@@ -389,7 +385,7 @@ class ModulatedCamera:
         self._counted_s = time.monotonic()
         self._count_every_s = _IDLE * (self._counted_s - now_s)
         faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]
-        if not faults or self.plan is None:
+        if not faults:
             return
         log.warning("the modulator reports %s: it is armed and started again", " and ".join(faults))
         self._state = 1
@@ -405,10 +401,10 @@ class ModulatedCamera:
         self.modulator.start()
 
 
-def _as_lost(call: Callable[[], None]) -> None:
+def _as_lost(call: Callable[[], _T]) -> _T:
     """Make a modulator that refuses a setting in mid-run a lost one, which is opened again."""
     try:
-        call()
+        return call()
     except InputError as error:
         raise CameraLost(
             "Camera and mask modulator do not fit together as they did before", got=error

@@ -7,6 +7,7 @@ pixel than brightness does.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import cast
 
 import cv2
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.model import F32, F64, BayerPhase, Flags
+from sci_stream.optics.bayer import colour_sites
 
 U16 = npt.NDArray[np.uint16]
 
@@ -66,27 +68,18 @@ def demosaic_values(mosaic: npt.NDArray[np.floating], bayer: BayerPhase) -> F32:
     return rgb
 
 
-class _Sites:
-    """Pixels of a mosaic by colour: slices for red, blue, and the greens in rows of red and of
-    blue.
-    """
-
-    def __init__(self, bayer: BayerPhase) -> None:
-        r, c = divmod(bayer.index("R"), 2)
-        self.red = (slice(r, None, 2), slice(c, None, 2))
-        self.blue = (slice(1 - r, None, 2), slice(1 - c, None, 2))
-        self.green_by_red = (slice(r, None, 2), slice(1 - c, None, 2))
-        self.green_by_blue = (slice(1 - r, None, 2), slice(c, None, 2))
-
-
 def _filtered(image: F32, kernel: F64) -> F32:
     # Reflection about the edge pixel continues the pattern of colours beyond the border.
     return cast(F32, cv2.filter2D(image, -1, kernel, borderType=cv2.BORDER_REFLECT_101))
 
 
 def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
-    at = _Sites(bayer)
-    green, horizontal = _directional_green(mosaic, at)
+    sites = [site for _, site in colour_sites(bayer)]
+    place = bayer.index("R")
+    # In reading order, blue is opposite to red, and the greens are beside and below or above it.
+    at_red, at_blue = sites[place], sites[3 - place]
+    green_by_red, green_by_blue = sites[place ^ 1], sites[place ^ 2]
+    green, horizontal = _directional_green(mosaic, (at_red, at_blue))
     rgb = np.stack([mosaic, green, mosaic], axis=-1)
     red = rgb[..., 0]
     blue = rgb[..., 2]
@@ -96,8 +89,8 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     along = _filtered(difference, _HALVES)
     down = _filtered(difference, _HALVES.T)
     for colour, beside, above in (
-        (red, at.green_by_red, at.green_by_blue),
-        (blue, at.green_by_blue, at.green_by_red),
+        (red, green_by_red, green_by_blue),
+        (blue, green_by_blue, green_by_red),
     ):
         colour[beside] = green[beside] + along[beside]
         colour[above] = green[above] + down[above]
@@ -106,21 +99,23 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     along = _filtered(apart, _HALVES)
     down = _filtered(apart, _HALVES.T)
     chroma = np.where(horizontal, along, down)
-    red[at.blue] = blue[at.blue] + chroma[at.blue]
-    blue[at.red] = red[at.red] - chroma[at.red]
+    red[at_blue] = blue[at_blue] + chroma[at_blue]
+    blue[at_red] = red[at_red] - chroma[at_red]
     return rgb
 
 
-def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, Flags]:
+def _directional_green(mosaic: F32, others: Sequence[tuple[slice, slice]]) -> tuple[F32, Flags]:
     """Return green everywhere, and whether it was interpolated along the row rather than the
     column.
+
+    ``others`` are the pixels of red and of blue.
     """
     rows = _filtered(mosaic, _GREEN_ALONG)
     columns = _filtered(mosaic, _GREEN_ALONG.T)
     differences = []
     for green in (rows, columns):
         difference = np.zeros_like(mosaic)
-        for sites in (at.red, at.blue):
+        for sites in others:
             difference[sites] = mosaic[sites] - green[sites]
         differences.append(difference)
     by_row, by_column = differences
@@ -132,6 +127,6 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, Flags]:
     rough_column[1:-1] = np.abs(by_column[2:] - by_column[:-2])
     horizontal = _filtered(rough_row, _NEARBY) <= _filtered(rough_column, _NEARBY.T)
     green = mosaic.copy()
-    for sites in (at.red, at.blue):
+    for sites in others:
         green[sites] = np.where(horizontal[sites], rows[sites], columns[sites])
     return green, horizontal

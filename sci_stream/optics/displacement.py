@@ -91,13 +91,13 @@ class Displacement:
         >>> Displacement((1, 0), x=(0, 0, 0.75, 0.25, 0)).to_text
         '1,0,0,2500,0;0,0,0,0,0'
         """
-        rounded = self.rounded()
-        if rounded.is_none:
+        axes = zip(self.base_px, (self.x, self.y), strict=True)
+        numbers = [[_within(base, _MAX_BASE_PX), *_in_units(weights)] for base, weights in axes]
+        linear = [_within(value * _LINEAR_UNITS, _MAX_LINEAR_UNITS) for value in self.linear]
+        if any(linear):
+            numbers.append(linear)
+        if not any(map(any, numbers)):
             return ""
-        axes = zip(rounded.base_px, (rounded.x, rounded.y), strict=True)
-        numbers = [[base, *_in_units(weights)] for base, weights in axes]
-        if rounded.linear != RIGID:
-            numbers.append(_linear_in_units(rounded.linear))
         return ";".join(",".join(map(str, part)) for part in numbers)
 
     @classmethod
@@ -117,17 +117,17 @@ class Displacement:
         (base_x, *x), (base_y, *y), *rest = (
             [int(number) for number in part.split(",")] for part in text.split(";")
         )
-        linear = _from_linear_units(rest[0]) if rest else RIGID
+        linear = RIGID
+        for units in rest:
+            x_right, x_down, y_right, y_down = (value / _LINEAR_UNITS for value in units)
+            linear = x_right, x_down, y_right, y_down
         return cls((base_x, base_y), _from_units(x), _from_units(y), linear)
 
     def rounded(self) -> Displacement:
         """Return the displacement at the precision of `to_text`, so that a replay from the text is
         exact.
         """
-        x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
-        base_x, base_y = (max(-_MAX_BASE_PX, min(_MAX_BASE_PX, base)) for base in self.base_px)
-        linear = _from_linear_units(_linear_in_units(self.linear))
-        return Displacement((base_x, base_y), x, y, linear)
+        return self.from_text(self.to_text)
 
     @property
     def words(self) -> str:
@@ -180,17 +180,11 @@ def _centroid(weights: tuple[float, ...]) -> float:
 def _in_units(weights: tuple[float, ...]) -> list[int]:
     """Return all weights except the middle one, which is their complement, as integers."""
     outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
-    return [max(-_MAX_UNITS, min(_MAX_UNITS, round(weight * _UNITS))) for weight in outer]
+    return [_within(weight * _UNITS, _MAX_UNITS) for weight in outer]
 
 
-def _linear_in_units(linear: Linear) -> list[int]:
-    bound = _MAX_LINEAR_UNITS
-    return [max(-bound, min(bound, round(value * _LINEAR_UNITS))) for value in linear]
-
-
-def _from_linear_units(units: list[int]) -> Linear:
-    x_right, x_down, y_right, y_down = (value / _LINEAR_UNITS for value in units)
-    return x_right, x_down, y_right, y_down
+def _within(value: float, bound: int) -> int:
+    return max(-bound, min(bound, round(value)))
 
 
 def _from_units(outer: list[int]) -> tuple[float, ...]:

@@ -56,12 +56,6 @@ class MaskError(NamedTuple):
     blur_px2: float = 0.0
     gain: float = 0.0
 
-    def rounded(self) -> MaskError:
-        """Return the error at the precision of the text."""
-        return MaskError(
-            *(_in_units(value, unit) * unit for value, unit in zip(self, _UNITS, strict=True))
-        )
-
 
 # Two decimals show nothing of less.
 _IN_WORDS = 0.005
@@ -194,18 +188,20 @@ class MaskCorrection:
         >>> MaskCorrection(light=(1.5, 0.5)).to_text
         '~15000,5000'
         """
-        rounded = self.rounded()
-        text = rounded.displacement.to_text
-        if rounded.masks:
-            masks = (
-                ",".join(
-                    str(_in_units(value, unit)) for value, unit in zip(mask, _UNITS, strict=True)
-                )
-                for mask in rounded.masks
-            )
-            text += f"|{_black_units(self.black)};{';'.join(masks)}"
-        if rounded.light:
-            text += "~" + ",".join(str(_light_units(gain)) for gain in rounded.light)
+        text = self.displacement.to_text
+        black = max(-_MAX_BLACK, min(_MAX_BLACK, round(self.black / _BLACK)))
+        masks = [
+            [
+                max(-_MAX_UNITS, min(_MAX_UNITS, round(value / unit)))
+                for value, unit in zip(mask, _UNITS, strict=True)
+            ]
+            for mask in self.masks
+        ]
+        if masks and (black or any(map(any, masks))):
+            text += f"|{black};" + ";".join(",".join(map(str, mask)) for mask in masks)
+        if self.light:
+            gains = (max(1, min(_MAX_LIGHT, round(gain / _LIGHT))) for gain in self.light)
+            text += "~" + ",".join(map(str, gains))
         return text
 
     @classmethod
@@ -239,11 +235,7 @@ class MaskCorrection:
         """Return the correction at the precision of `to_text`, so that a replay from the text is
         exact.
         """
-        masks = tuple(mask.rounded() for mask in self.masks)
-        black = _black_units(self.black) * _BLACK
-        nothing = black == 0 and not any(map(any, masks))
-        light = tuple(_light_units(gain) * _LIGHT for gain in self.light)
-        return MaskCorrection(self.displacement.rounded(), () if nothing else masks, black, light)
+        return self.from_text(self.to_text)
 
 
 NO_CORRECTION = MaskCorrection()
@@ -262,15 +254,3 @@ def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MAX_MASKS else 0
     return DISPLACEMENT_LENGTH + (8 + 35 * masks if masks else 0)
-
-
-def _black_units(black: float) -> int:
-    return max(-_MAX_BLACK, min(_MAX_BLACK, round(black / _BLACK)))
-
-
-def _light_units(gain: float) -> int:
-    return max(1, min(_MAX_LIGHT, round(gain / _LIGHT)))
-
-
-def _in_units(value: float, unit: float) -> int:
-    return max(-_MAX_UNITS, min(_MAX_UNITS, round(value / unit)))

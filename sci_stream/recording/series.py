@@ -310,26 +310,12 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
         shape = (*frame_shape("video", self.info), 3)
 
         def read(seq: int, part: _Part) -> Array:
-            pictures = render(self.video_of(seq), self.info.bayer, tone)
+            pictures = render(self.frame_of("video", seq), self.info.bayer, tone)
             if pictures.ndim == 3:
                 pictures = np.repeat(pictures[..., np.newaxis], 3, axis=-1)
             return pictures[part]
 
         return FrameStack(self.video.seqs, shape, np.dtype(np.uint8), read)
-
-    def raw_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the raw counts (H, W) of a snapshot by its sequence number.
-
-        Raises KeyError if none are stored.
-        """
-        return self.frame_of("raw", seq, part)
-
-    def video_of(self, seq: int, part: _Part = ()) -> Array:
-        """Return the video (B, H, W) of a snapshot by its sequence number.
-
-        Raises KeyError if none is stored.
-        """
-        return self.frame_of("video", seq, part)
 
     def has(self, name: str, seq: int) -> bool:
         """Return whether `stack` has a snapshot."""

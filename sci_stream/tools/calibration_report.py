@@ -10,6 +10,7 @@ import numpy as np
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.errors import StorageError
+from sci_stream.file_guard import writing
 from sci_stream.model import F32, U8
 from sci_stream.optics.calibration import Calibration
 
@@ -60,21 +61,15 @@ def write_report(path: Path, calibration: Calibration, measured: Measured | None
     )
     width = max(map(len, rows))
     blank = np.full_like(rows[0][0], 255)
+    picture = np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows])
     try:
-        done, encoded = cv2.imencode(
-            path.suffix,
-            np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows]),
-        )
+        _, encoded = cv2.imencode(path.suffix, picture)
     except cv2.error:
         raise StorageError(
             f"Unknown format of the report {path}", expected="such as .png or .tif"
         ) from None
-    if not done:
-        raise StorageError(f"The report {path} cannot be encoded")
-    try:
+    with writing(path):
         path.write_bytes(encoded.tobytes())
-    except OSError as error:
-        raise StorageError(f"The report {path} cannot be written", got=error.strerror) from error
 
 
 def _stretched(image: F32) -> F32:

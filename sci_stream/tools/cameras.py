@@ -14,11 +14,12 @@ import cv2
 import numpy as np
 
 from sci_stream.config import validate_options
-from sci_stream.devices.camera_drivers import driver_names, load_driver
+from sci_stream.devices.camera_drivers import GROUP, load_driver
 from sci_stream.errors import CameraError, ConfigError, InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.model import CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
 from sci_stream.parameters import Value
+from sci_stream.plugin_entries import plugin_names
 from sci_stream.ports import Camera, CameraFinder, FeatureLister
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
     to search.
     """
     drivers = []
-    for name in [driver] if driver else driver_names():
+    for name in [driver] if driver else plugin_names(GROUP):
         try:
             loaded = load_driver(name)
         except ConfigError as error:

@@ -102,16 +102,15 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
     stored = series.stack(options.stored)
     seqs = stored.between(options.first, options.last)
     if not seqs:
-        what = {"raw": "coded snapshots", "error": "estimated error"}.get(
-            options.stored, options.stored
-        )
+        what = _CONTENTS[options.stored].partition(" (")[0]
+        if len(stored):
+            raise InputError(
+                f"{source} contains no {what} to export in that range",
+                expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}",
+            )
         raise InputError(
-            f"{source} contains no {what} to export"
-            + ("" if not len(stored) else " in that range"),
-            expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
-            hint=None
-            if len(stored) or what != "video"
-            else "sci-stream replay reconstructs it from raw snapshots.",
+            f"{source} contains no {what} to export",
+            hint="sci-stream replay reconstructs video from raw snapshots.",
         )
     return seqs
 
@@ -161,7 +160,9 @@ def _stack(
         times_s=times_s,
         started=started,
         pixel_um=None if pixel_um is None else pixel_um * info.width_px / width,
-        first=series.raw_of(seqs[0]) if name == "video" and series.has("raw", seqs[0]) else None,
+        first=series.frame_of("raw", seqs[0])
+        if name == "video" and series.has("raw", seqs[0])
+        else None,
     )
 
 

@@ -258,7 +258,7 @@ class _Checks:
         )
 
     def _check_solver(self) -> str:
-        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
 
         section = self._rig.reconstruct
         prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
@@ -345,7 +345,7 @@ class _Checks:
         """Return what this machine solves in time, in words and as values of the rig file: fewer
         iterations, a quicker solver, a slower camera.
         """
-        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         assert self._solver
@@ -401,33 +401,22 @@ class _Checks:
 
     def _check_addresses(self) -> str:
         rig = self._rig
-        names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
         with zmq.Context() as context:
-            for name in names:
+            for name, endpoint in rig.network.listening.items():
                 with context.socket(zmq.ROUTER) as socket:
                     # Binding is the only reliable test: another program may hold the port without
                     # listening.
-                    bind(socket, rig.network.listening(name), name)
+                    bind(socket, endpoint, name)
         if rig.preview.enabled:
             preview = WebPreview(rig.preview, rig.record.folder)
             preview.start()
             preview.close()
-        health = [*self._health_ports()]
-        for node, port in health:
+        for node, port in rig.health_ports.items():
             what = f"The health endpoints of {node} ([health])"
             listen(rig.health.host, port, what=what, hint=_OTHER_PORT).close()
         free = f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
-        ports = ", ".join(str(port) for _, port in health)
-        return f"{free}; health ports {ports} are free" if health else free
-
-    def _health_ports(self) -> Iterator[tuple[str, int]]:
-        """Yield node and port of each health server of this machine whose port is fixed."""
-        rig = self._rig
-        names = ["acquire", "sink", *(f"reconstruct-{i}" for i in range(rig.reconstruct.nodes))]
-        for name in names if rig.health.enabled else ():
-            kind, _, index = name.partition("-")
-            if port := rig.health.port(kind, int(index or 0)):
-                yield name, port
+        ports = ", ".join(map(str, rig.health_ports.values()))
+        return f"{free}; health ports {ports} are free" if ports else free
 
     def _check_runtime_folder(self) -> str:
         place = private_folder(memory_folder())

@@ -31,7 +31,6 @@ def check_timing(rig: Rig) -> str:
     assert isinstance(camera, ModulatedCamera)
     try:
         camera.open()
-        assert camera.plan is not None
         words = [describe(camera.plan), *camera.plan.notes, _delay_in_words(camera)]
         return "; ".join(words) + "\n" + text_diagram(camera.plan)
     finally:
@@ -39,7 +38,6 @@ def check_timing(rig: Rig) -> str:
 
 
 def _delay_in_words(camera: ModulatedCamera) -> str:
-    assert camera.plan is not None
     late_us = measure_delay(camera)
     if late_us is None:
         return (
@@ -69,8 +67,6 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
     plan = camera.plan
     properties = camera.properties
     device = camera.camera
-    assert plan is not None
-    assert properties is not None
     n = plan.mask.n_patterns
     if (
         not properties.holds

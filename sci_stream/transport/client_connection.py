@@ -25,7 +25,7 @@ from sci_stream.transport.sockets import (
     send_frames,
 )
 from sci_stream.wire.codec import decode, encode, payload_bytes
-from sci_stream.wire.header import Limits
+from sci_stream.wire.header import MAX_PAYLOAD_BYTES
 from sci_stream.wire.messages import (
     Goodbye,
     Heartbeat,
@@ -85,7 +85,7 @@ class ClientConnection:
         hello: Hello,
         *,
         heartbeat_s: float,
-        limits: Limits,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         configure: SocketConfig = unencrypted,
     ) -> None:
         self.endpoint = endpoint
@@ -95,11 +95,11 @@ class ClientConnection:
         self.wire_errors = Counter[str]()
         self.clock = ClockOffset()
         self._heartbeat_s = heartbeat_s
-        self._limits = limits
+        self._max_payload_bytes = max_payload_bytes
         self.socket = make_socket(
             context,
             zmq.DEALER,
-            max_message_bytes=limits.max_payload_bytes,
+            max_message_bytes=max_payload_bytes,
             heartbeat_s=heartbeat_s,
             send_queue=_QUEUE,
             receive_queue=_QUEUE,
@@ -210,7 +210,7 @@ class ClientConnection:
         or already handled.
         """
         try:
-            message = decode(incoming.frames, self._limits)
+            message = decode(incoming.frames, self._max_payload_bytes)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             log.warning("message from %s refused: %s", self.endpoint, error)

@@ -17,7 +17,7 @@ from sci_stream.security.curve import Context, SocketConfig, unencrypted
 from sci_stream.transport.connections import ServerSocket
 from sci_stream.transport.sockets import answering, connect, make_socket, receive, send_frames
 from sci_stream.wire.codec import decode, encode
-from sci_stream.wire.header import Limits
+from sci_stream.wire.header import MAX_PAYLOAD_BYTES
 from sci_stream.wire.messages import Heartbeat, Message
 
 M = TypeVar("M", bound=Message)
@@ -108,7 +108,6 @@ def _newest(
 
     ZeroMQ's own CONFLATE cannot do this: it keeps only the last part of a multipart message.
     """
-    limits = Limits()
     endpoint = endpoint if "://" in endpoint else f"tcp://{endpoint}"
     if tcp_address(endpoint) is None and not endpoint.startswith("ipc://"):
         raise InputError(
@@ -121,7 +120,7 @@ def _newest(
     socket = make_socket(
         context,
         zmq.SUB,
-        max_message_bytes=limits.max_payload_bytes,
+        max_message_bytes=MAX_PAYLOAD_BYTES,
         heartbeat_s=_HEARTBEAT_S,
         send_queue=4,
         receive_queue=4,
@@ -140,7 +139,7 @@ def _newest(
                 continue
             incoming = receive(socket)
             try:
-                message = None if incoming is None else decode(incoming.frames, limits)
+                message = None if incoming is None else decode(incoming.frames)
             except WireError:
                 continue
             if isinstance(message, wanted):

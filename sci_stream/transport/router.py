@@ -23,7 +23,7 @@ from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
 from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, ServerSocket
 from sci_stream.transport.sockets import ReceivedMessage, readable, receive, send_frames
 from sci_stream.wire.codec import decode, encode, payload_bytes
-from sci_stream.wire.header import Limits
+from sci_stream.wire.header import MAX_PAYLOAD_BYTES
 from sci_stream.wire.messages import (
     CalibrationRequest,
     ControlResult,
@@ -94,7 +94,7 @@ class RouterServer(ServerSocket, Generic[P]):
     endpoint: str
     welcome: Welcome
     _: KW_ONLY
-    limits: Limits
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
     configure: SocketConfig = unencrypted
     known: Collection[str] = ()
     peers: dict[bytes, P] = field(default_factory=dict, init=False)
@@ -102,12 +102,11 @@ class RouterServer(ServerSocket, Generic[P]):
 
     def __post_init__(self) -> None:
         heartbeat_s = self.welcome.heartbeat_s
-        max_bytes = self.limits.max_payload_bytes
         super().__init__(
             self.context,
             self.endpoint,
             self.configure,
-            max_message_bytes=max_bytes,
+            max_message_bytes=self.max_payload_bytes,
             heartbeat_s=heartbeat_s,
         )
         self._control_rate = KeyedRateLimiter[bytes](_CONTROL_PER_S, _CONTROL_BURST)
@@ -167,7 +166,7 @@ class RouterServer(ServerSocket, Generic[P]):
         limit.
         """
         try:
-            message = decode(incoming.frames[1:], self.limits)
+            message = decode(incoming.frames[1:], self.max_payload_bytes)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             log.warning("message to the %s address refused: %s", self.address, error)

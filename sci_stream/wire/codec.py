@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sci_stream.errors import CalibrationError, InputError, WireError
 from sci_stream.model import SeriesInfo
-from sci_stream.wire.header import Limits, pack_header, refuse, unpack_header
+from sci_stream.wire.header import MAX_FRAMES, MAX_PAYLOAD_BYTES, pack_header, refuse, unpack_header
 from sci_stream.wire.kinds import KINDS
 from sci_stream.wire.payload import pack_payloads, unpack_payloads
 from sci_stream.wire.schema import FieldError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _BY_NAME = {kind.name.encode(): kind for kind in KINDS}
 _BY_TYPE = {kind.type: kind for kind in KINDS}
 _LONGEST_NAME = max(len(name) for name in _BY_NAME)
-_DEFAULT_LIMITS = Limits()
 
 
 def encode(message: Message) -> list[bytes | memoryview]:
@@ -48,7 +47,7 @@ def encode(message: Message) -> list[bytes | memoryview]:
     return [kind.name.encode(), pack_header(header), *views]
 
 
-def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Message:
+def decode(frames: Sequence[Buffer], max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> Message:
     """Return the message of the given frames, fully validated.
 
     Parameters
@@ -57,8 +56,8 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
         The parts of one multipart message: ``bytes``, or views of a receive buffer. Arrays of the
         message share their memory, read-only: it must not be modified during the life of the
         message.
-    limits
-        Limits on the size of a message.
+    max_payload_bytes
+        Limit on the size of each payload.
 
     Raises
     ------
@@ -66,11 +65,11 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
         The only exception, whatever the frames contain; `Reason` lists the values of its
         ``reason``.
     """
-    if not 2 <= len(frames) <= limits.max_frames:
+    if not 2 <= len(frames) <= MAX_FRAMES:
         refuse(
             "frames",
             "A message has the wrong number of frames",
-            expected=f"2 to {limits.max_frames}",
+            expected=f"2 to {MAX_FRAMES}",
             got=len(frames),
         )
     views = [memoryview(frame).cast("B") for frame in frames]
@@ -83,11 +82,11 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
             expected="one of docs/wire.md",
             got=got,
         )
-    header = unpack_header(views[1], limits)
+    header = unpack_header(views[1])
     try:
         fields, descriptions = kind.read(header)
         message: Message = kind.make(
-            fields, unpack_payloads(kind.payloads, descriptions, views[2:], limits)
+            fields, unpack_payloads(kind.payloads, descriptions, views[2:], max_payload_bytes)
         )
     except CalibrationError as error:
         refuse(

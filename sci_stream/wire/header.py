@@ -6,7 +6,6 @@ This module handles the map, its size, syntax and version; `schema` checks its f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 import msgpack
@@ -40,17 +39,11 @@ Reason = Literal[
 docs/wire.md)."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Size limits, checked before the content of a message.
-
-    ``max_header_bytes`` of the header, ``max_payload_bytes`` of each payload (also a socket's
-    maximum message size), ``max_frames`` of all parts together.
-    """
-
-    max_header_bytes: int = 256 << 10
-    max_payload_bytes: int = 256 << 20
-    max_frames: int = 5
+# Limits of a message, checked before its content.
+MAX_HEADER_BYTES = 256 << 10
+MAX_FRAMES = 5
+MAX_PAYLOAD_BYTES = 256 << 20
+"""Usual limit of each payload, and so of each part of a message."""
 
 
 def quoted(value: object) -> str:
@@ -74,25 +67,26 @@ def refuse(
 def pack_header(fields: Mapping[str, JsonValue]) -> bytes:
     """Return a header as msgpack, starting with the schema version.
 
-    Raises ValueError if it exceeds the default `Limits` of a receiver.
+    Raises ValueError if it exceeds the limit of a receiver.
     """
     packed: bytes = msgpack.packb({"v": SCHEMA_VERSION, **fields})
-    limit = Limits().max_header_bytes
-    if len(packed) > limit:
-        raise ValueError(f"the header of {len(packed)} bytes is over the limit of {limit}")
+    if len(packed) > MAX_HEADER_BYTES:
+        raise ValueError(
+            f"the header of {len(packed)} bytes is over the limit of {MAX_HEADER_BYTES}"
+        )
     return packed
 
 
-def unpack_header(frame: memoryview, limits: Limits) -> dict[str, JsonValue]:
+def unpack_header(frame: memoryview) -> dict[str, JsonValue]:
     """Return the fields of a header without its version; only the version is checked here.
 
     Raises `WireError`: ``header_size``, ``header_syntax`` or ``version``.
     """
-    if frame.nbytes > limits.max_header_bytes:
+    if frame.nbytes > MAX_HEADER_BYTES:
         refuse(
             "header_size",
             "The header is too large",
-            expected=f"≤ {limits.max_header_bytes}",
+            expected=f"≤ {MAX_HEADER_BYTES}",
             got=frame.nbytes,
         )
     try:

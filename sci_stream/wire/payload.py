@@ -12,7 +12,7 @@ from isal import isal_zlib
 
 from sci_stream.field_types import MAX_DIM, Payload, integer, text
 from sci_stream.model import Array
-from sci_stream.wire.header import Limits, quoted, refuse
+from sci_stream.wire.header import quoted, refuse
 from sci_stream.wire.schema import FieldError
 
 # Types of payload elements, always little-endian on the wire.
@@ -116,7 +116,7 @@ def unpack_payloads(
     payloads: Mapping[str, Payload],
     descriptions: Sequence[PayloadDescription],
     frames: Sequence[memoryview],
-    limits: Limits,
+    max_bytes: int,
 ) -> dict[str, Array | None]:
     """Return the arrays of a message by name, None for absent optional ones.
 
@@ -146,7 +146,7 @@ def unpack_payloads(
         if payload is None:
             got = quoted(described.name)
             refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
-        out[described.name] = _unpack(payload, described, frame, limits)
+        out[described.name] = _unpack(payload, described, frame, max_bytes)
     missing = [name for name, payload in known.items() if not payload.optional]
     if missing:
         refuse(
@@ -156,7 +156,7 @@ def unpack_payloads(
 
 
 def _unpack(
-    payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits
+    payload: Payload, described: PayloadDescription, frame: memoryview, max_bytes: int
 ) -> Array:
     name = described.name
     dtype = described.dtype
@@ -164,11 +164,11 @@ def _unpack(
     crc = described.crc32
     _check(payload, name, dtype, shape)
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
-    if nbytes > limits.max_payload_bytes:
+    if nbytes > max_bytes:
         refuse(
             "payload_size",
             f"{name} is too large",
-            expected=f"≤ {limits.max_payload_bytes} bytes",
+            expected=f"≤ {max_bytes} bytes",
             got=nbytes,
         )
     if frame.nbytes != nbytes:

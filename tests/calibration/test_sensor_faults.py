@@ -83,7 +83,7 @@ def test_right_sensor_has_no_fault(scene: str, mask: str) -> None:
 
 
 def test_motion_that_a_solve_smooths_is_no_lag() -> None:
-    rig = Rig(width_px=96, height_px=96, mask="shifting", bayer="none", scene="cut")
+    rig = Rig(width_px=96, height_px=96, mask="shifting", bayer="none", speed=0.5)
     cpu = torch.device("cpu")
     settings = dataclasses.replace(default_settings(cpu, "tv"), warm_start=True)
     engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, settings)

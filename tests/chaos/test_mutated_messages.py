@@ -28,7 +28,6 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire.codec import decode, encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Ping, Pong, Welcome
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
@@ -295,8 +294,8 @@ def without_unknown_peers(reasons: Mapping[str, float]) -> dict[str, float]:
 def test_node_survives_mutated_messages_from_sink(n: int) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     endpoint = free_endpoint()
-    server = ResultsServer(context, endpoint, Welcome("sink", "s", 5.0), limits=Limits())
-    dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=5.0, limits=Limits())
+    server = ResultsServer(context, endpoint, Welcome("sink", "s", 5.0))
+    dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=5.0)
 
     def poll() -> None:
         now_s = time.monotonic()

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from sci_stream.config import parse_rig
-from sci_stream.devices.camera_drivers import GROUP, driver_names, load_driver, make_camera
+from sci_stream.devices.camera_drivers import GROUP, load_driver, make_camera
 from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.plugin_entries import plugin_names
 from sci_stream.ports import Camera
 
 
 def test_own_drivers_are_installed() -> None:
-    assert {"simulated", "replay", "harvesters"} <= set(driver_names())
+    assert {"simulated", "replay", "harvesters"} <= set(plugin_names(GROUP))
 
 
 def test_misspelt_driver_gets_a_suggestion() -> None:

@@ -9,7 +9,7 @@ import pytest
 import scipy.io
 from pydantic import ValidationError
 
-from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.errors import FileFormatError
 from sci_stream.model import BayerPhase
 from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
 from tests.drivers.camera_kit import SHOTS, B, Clock, H, Published, W, frames, record
@@ -120,30 +120,12 @@ def test_bayer_phase_comes_from_the_options(mat: Path) -> None:
     assert camera.calibration().bayer is BayerPhase.GBRG
 
 
-def test_start_and_stop_select_shots(mat: Path, published: Published) -> None:
-    camera = replay(mat, start=1, stop=3)
-    received = frames(camera)
-    assert [frame.frame_id for frame in received] == [0, 1]
-    np.testing.assert_array_equal(received[0].counts, published.meas[:, :, 1])
-
-
-@pytest.mark.parametrize("part", [{"start": SHOTS}, {"stop": SHOTS + 1}])
-def test_shots_beyond_the_end_are_refused(mat: Path, part: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="start and stop"):
-        replay(mat, **part).open()
-
-
-def test_empty_selection_is_refused(mat: Path) -> None:
-    with pytest.raises(ValidationError, match="greater than start"):
-        replay(mat, start=2, stop=2)
-
-
 def test_loop_continues_ids_endlessly(mat: Path) -> None:
-    camera = replay(mat, loop=True, start=1)
+    camera = replay(mat, loop=True)
     assert not camera.open().finite
     received = frames(camera, 8)
     assert [frame.frame_id for frame in received] == list(range(8))
-    np.testing.assert_array_equal(received[0].counts, received[SHOTS - 1].counts)
+    np.testing.assert_array_equal(received[0].counts, received[SHOTS].counts)
     assert not camera.exhausted
 
 

@@ -67,19 +67,6 @@ def test_half_a_step_moves_less_than_a_whole_one() -> None:
     assert 0 < change(of, 5.0, dt=0.25) < change(of, 5.0, dt=1.0)
 
 
-def test_cut_scene_cuts_between_two_snapshots_only() -> None:
-    of = scene("cut", cut_every=3)
-    steps = np.array([change(of, t) for t in range(47)])
-    cuts = np.flatnonzero(steps > 4 * np.median(steps))
-    np.testing.assert_array_equal(cuts, [11, 23, 35])
-
-
-def test_fractional_cut_falls_into_an_exposure() -> None:
-    of = scene("cut", cut_every=1.5)
-    steps = np.array([change(of, t) for t in range(10)])
-    assert steps.argmax() == 5
-
-
 def test_speed_scales_time() -> None:
     np.testing.assert_allclose(
         image(scene("fast", speed=2.0), 6.0), image(scene("fast"), 12.0), atol=0.02
@@ -88,7 +75,7 @@ def test_speed_scales_time() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (16, 200), (200, 18)])
 def test_scene_fills_any_sensor_shape(width: int, height: int) -> None:
-    of = scene("cut", width_px=width, height_px=height)
+    of = scene("fast", width_px=width, height_px=height)
     for t in (0.0, 50.0, 1e6):
         assert image(of, t).shape == (height, width, 3)
         assert np.isfinite(image(of, t)).all()

@@ -184,7 +184,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
         assert recording.table["mismatch"].max() < 0.03, (
             "corrected errors are no noise any more: as calibrated 0.10"
         )
-        live = [recording.video_of(seq).astype(np.float32) for seq in range(8)]
+        live = [recording.frame_of("video", seq).astype(np.float32) for seq in range(8)]
         masks_at = [text.decode() for text in recording.table["masks_at"].tolist()]
     # Every other door gives the same video and the same correction.
     data, options = (

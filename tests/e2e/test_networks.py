@@ -36,7 +36,7 @@ def test_network_of_a_file_solves_live_and_in_replay(
     assert assert_accounted_for(rig.finish())["reconstructed"] == 6
     (recorded,) = rig.segments()
     with RecordedSeries(recorded) as series:
-        live = series.video_of(5)
+        live = series.frame_of("video", 5)
         (settings,) = series.solvers.values()
         assert settings["denoiser"] == f"{file}:Mean"
         assert len(str(settings["code_sha256"])) == 64
@@ -48,4 +48,4 @@ def test_network_of_a_file_solves_live_and_in_replay(
     named = sci_stream("replay", recorded, "--solver", f"{file}:Mean", cwd=tmp_path)
     assert named.status == 0, named.output
     with RecordedSeries(recorded.with_name(f"{recorded.stem}_replay.h5")) as series:
-        np.testing.assert_allclose(series.video_of(5), live, atol=2e-3)
+        np.testing.assert_allclose(series.frame_of("video", 5), live, atol=2e-3)

@@ -58,9 +58,9 @@ def read_recording(path: Path) -> bytes:
     seen = b""
     with RecordedSeries(path) as series:
         for seq in series.raw.seqs.tolist()[:8]:
-            seen += series.raw_of(seq).tobytes()
+            seen += series.frame_of("raw", seq).tobytes()
         for seq in series.video.seqs.tolist()[:8]:
-            seen += series.video_of(seq).tobytes()
+            seen += series.frame_of("video", seq).tobytes()
         for seq in range(series.first_seq, series.first_seq + len(series.rows["state"]))[:8]:
             series.row(seq)
         for segment in series.segments:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import describe_solver, make_prior
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap

@@ -59,7 +59,7 @@ def test_flipped_bit_of_a_frame_is_refused(
     written(path, series, compression=compression, error=True)
     flip(path, place_of(path, name, 1))
     with RecordedSeries(path) as recording:
-        assert np.array_equal(recording.raw_of(0), series.counts(0))
+        assert np.array_equal(recording.frame_of("raw", 0), series.counts(0))
         with pytest.raises(FileFormatError, match=r"damaged|cannot be read"):
             recording.frame_of(name, 1)
         assert recording.finished, "only reading it shows the damage"
@@ -85,7 +85,9 @@ def test_flipped_bit_of_a_row_is_known_at_once(tmp_path: Path, series: Series, c
         assert not recording.segments[0].clean
         with pytest.raises(FileFormatError, match=column):
             _ = recording.table
-        assert np.array_equal(recording.video_of(2), series.video(2)), "the frames are undamaged"
+        assert np.array_equal(recording.frame_of("video", 2), series.video(2)), (
+            "the frames are undamaged"
+        )
     with Recording(path, by_row=True) as shown, pytest.raises(FileFormatError, match=column):
         shown.reconstruction(2)
 

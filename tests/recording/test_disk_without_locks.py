@@ -23,7 +23,7 @@ PROGRAM = """
 from pathlib import Path
 
 from sci_stream.errors import StorageError
-from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, run_folders
 from sci_stream.recording.hdf5 import require_recording_disk
 from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.series import RecordedSeries
@@ -42,7 +42,7 @@ try:
 except StorageError as error:
     print("repair:", error.got)
 with RunFolder(Path.cwd()) as folder:
-    print("left behind:", list(folders_left_behind(Path.cwd())))
+    print("left behind:", list(run_folders(Path.cwd(), running=False)))
 """
 
 

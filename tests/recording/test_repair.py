@@ -218,7 +218,7 @@ def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "run.h5 is clean: 2 reconstructed + 2 raw only" in said
     with RecordedSeries(path) as recording:
-        assert np.array_equal(recording.video_of(3), series.video(3))
+        assert np.array_equal(recording.frame_of("video", 3), series.video(3))
 
 
 def test_segment_left_open_after_its_last_ledger_is_repaired(tmp_path: Path, series) -> None:

@@ -71,7 +71,7 @@ def test_open_gives_arrays_over_all_segments(recorded: Path, series) -> None:
         assert len(recording.segments) == 3
         check_all(recording, series)
         with pytest.raises(KeyError, match="snapshot 6 has no video"):
-            recording.video_of(6)
+            recording.frame_of("video", 6)
         with pytest.raises(IndexError, match="index 99 is out of bounds"):
             recording.video[0, 99]
 
@@ -97,12 +97,12 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series) -> None:
     with sci_stream.open(path) as recording:
         for _ in range(2):  # also segments that were closed meanwhile
             for seq in seqs:
-                assert np.array_equal(recording.raw_of(seq), series.counts(seq))
-                assert np.array_equal(recording.video_of(seq), series.video(seq))
+                assert np.array_equal(recording.frame_of("raw", seq), series.counts(seq))
+                assert np.array_equal(recording.frame_of("video", seq), series.video(seq))
                 assert open_files() <= before + 8
         assert recording.calibration.hash == series.calibration.hash
         recording.refresh()
-        assert np.array_equal(recording.raw_of(0), series.counts(0))
+        assert np.array_equal(recording.frame_of("raw", 0), series.counts(0))
     assert open_files() == before
 
 

@@ -97,8 +97,8 @@ def test_compression_is_lossless(tmp_path: Path, series, compression: Compressio
         writer.write_reconstruction(shown)
         writer.write_reconstruction(series.reconstruction(4, counts=None))
     with RecordedSeries(tmp_path / "run.h5") as recording:
-        assert np.array_equal(recording.raw_of(3), counts)
-        assert np.array_equal(recording.video_of(3), video)
+        assert np.array_equal(recording.frame_of("raw", 3), counts)
+        assert np.array_equal(recording.frame_of("video", 3), video)
         assert np.array_equal(recording.picture[:], picture[None])
         assert recording.error.shape == (1, 3, 4, 6)
         estimate = error_estimate(shown, calibration)

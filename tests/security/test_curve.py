@@ -22,7 +22,6 @@ from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.codec import encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Hello, SeriesEnd, Welcome
 from tests.ports import free_endpoint
 
@@ -50,7 +49,6 @@ class Lab:
             self.endpoint,
             HELLO,
             heartbeat_s=0.2,
-            limits=Limits(),
             configure=configure,
         )
 
@@ -79,9 +77,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     endpoint = free_endpoint()
     public = make_key_pair(tmp_path / "server")
     curve = CurveServer(context, read_key_pair(tmp_path / "server"), tmp_path / "allowed_keys")
-    server = ResultsServer(
-        context, endpoint, Welcome("sink", "cd34", 0.2), limits=Limits(), configure=curve.serve
-    )
+    server = ResultsServer(context, endpoint, Welcome("sink", "cd34", 0.2), configure=curve.serve)
     yield Lab(tmp_path, context, endpoint, curve, server, public)
     server.close()
     curve.close()

@@ -21,10 +21,9 @@ from sci_stream.transport import (
 )
 from sci_stream.transport.http import LimitedConnection, access, server
 from sci_stream.web import app, downloads, preview, slots
-from sci_stream.wire.header import Limits
+from sci_stream.wire.header import MAX_FRAMES, MAX_HEADER_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
-LIMITS = Limits()
 MAX_VIEWERS = PreviewSection.model_fields["max_viewers"]
 CONTROL = f"{router._CONTROL_PER_S:g} a second per node, burst {router._CONTROL_BURST}"
 JOINS = f"other names {router._JOINS_PER_S:g} a second, burst {router._JOINS_BURST}"
@@ -64,7 +63,7 @@ SUBJECTS = {
         f"{1 / logs._LINES_PER_S:g} s",
     ),
     "wire.md": (
-        f"at most\n{LIMITS.max_frames}; a header at most {LIMITS.max_header_bytes >> 10} KiB",
+        f"at most\n{MAX_FRAMES}; a header at most {MAX_HEADER_BYTES >> 10} KiB",
         f"At most {in_flight._MAX_REPORTS} such messages wait for their",
         f"nothing was accepted for {sink_client._PATIENCE_S:g} s",
         f"silent for {['', '', '', 'three'][connections.MISSED_HEARTBEATS]} of them",

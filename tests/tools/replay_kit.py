@@ -46,7 +46,9 @@ def differences(first: Path, second: Path) -> dict[int, float]:
     with RecordedSeries(first) as a, RecordedSeries(second) as b:
         common = np.intersect1d(a.video.seqs, b.video.seqs).tolist()
         return {
-            seq: float(np.abs(a.video_of(seq).astype("f4") - b.video_of(seq)).max())
+            seq: float(
+                np.abs(a.frame_of("video", seq).astype("f4") - b.frame_of("video", seq)).max()
+            )
             for seq in common
         }
 

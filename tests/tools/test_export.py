@@ -330,7 +330,7 @@ def test_invalid_export_is_refused(recorded: Path, tmp_path: Path, series, monke
     with pytest.raises(FileFormatError, match=r"text\.h5"):
         export(tmp_path / "text.h5", tmp_path / "out.mp4", ExportOptions())
     RecordingWriter(tmp_path / "raw.h5", series.info, series.calibration, video=False).close({})
-    with pytest.raises(InputError, match=r"no video to export.*sci-stream replay"):
+    with pytest.raises(InputError, match=r"no reconstructed video to export.*sci-stream replay"):
         export(tmp_path / "raw.h5", tmp_path / "out.mp4", ExportOptions())
 
     def absent(name: str) -> None:

@@ -18,6 +18,7 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import describe_solver, make_prior, solver_id
 from sci_stream.errors import (
     CalibrationError,
     ConfigError,
@@ -35,7 +36,6 @@ from sci_stream.model import (
     SnapshotId,
     StageTimes,
 )
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -162,7 +162,7 @@ def recorded(tmp_path: Path, live: Path) -> Path:
 def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:
     with sci_stream.open(path) as recording:
         errors = [
-            np.square(recording.video_of(seq).astype(np.float64) - scene(seq)).mean()
+            np.square(recording.frame_of("video", seq).astype(np.float64) - scene(seq)).mean()
             for seq in seqs
         ]
     return float(np.mean(-10 * np.log10(errors)))
@@ -306,7 +306,7 @@ def test_more_iterations_can_be_requested(recorded: Path) -> None:
     )
     with sci_stream.open(more.path) as again, sci_stream.open(recorded) as live:
         assert set(again.table["iterations"].tolist()) == {12}
-        assert not np.array_equal(again.video_of(1), live.video_of(1))
+        assert not np.array_equal(again.frame_of("video", 1), live.frame_of("video", 1))
 
 
 def test_better_prior_improves_the_result(recorded: Path) -> None:
@@ -367,7 +367,7 @@ def test_recording_of_an_unknown_denoiser_replays_with_another(
         replay(recorded, ReplayPlan())
     done = replay(recorded, ReplayPlan(solver=SolverChanges(solver="tv")))
     with sci_stream.open(done.path) as again:
-        assert again.video_of(1).shape == (B, H, W)
+        assert again.frame_of("video", 1).shape == (B, H, W)
 
 
 def test_another_denoiser_takes_the_iterations_of_coarse_masks(

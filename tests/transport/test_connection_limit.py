@@ -22,7 +22,6 @@ from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.codec import decode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Heartbeat, Welcome
 from tests.transport.peers import hello, until
 
@@ -65,15 +64,11 @@ class _Address:
             self._listener.connect(endpoint)
             return
         if kind == "results":
-            self._server = ResultsServer(
-                context, endpoint, Welcome("sink", "s", 0.5), limits=Limits()
-            )
+            self._server = ResultsServer(context, endpoint, Welcome("sink", "s", 0.5))
         else:
             queue = DispatchQueue(4, 1)
-            self._server = Dispatcher(
-                context, endpoint, Welcome("acquire", "s", 0.5), queue, limits=Limits()
-            )
-        self._peer = ClientConnection(context, endpoint, hello(), heartbeat_s=0.5, limits=Limits())
+            self._server = Dispatcher(context, endpoint, Welcome("acquire", "s", 0.5), queue)
+        self._peer = ClientConnection(context, endpoint, hello(), heartbeat_s=0.5)
 
     @property
     def wire_errors(self) -> dict[str, int]:

@@ -20,7 +20,6 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.wire.codec import encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Done, Message, Welcome
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted, snapshot, until
@@ -44,7 +43,6 @@ class Bench:
             endpoint,
             Welcome("acquire", "d", self.heartbeat_s),
             DispatchQueue(capacity=8, block=4),
-            limits=Limits(),
             **more,
         )
         self.nodes: dict[str, ClientConnection] = {}
@@ -58,7 +56,6 @@ class Bench:
             self.endpoint,
             hello(name, 0, incarnation),
             heartbeat_s=self.heartbeat_s,
-            limits=Limits(),
         )
         self.nodes[name], self.got[name] = node, []
         until(lambda: node.connected, self.poll)

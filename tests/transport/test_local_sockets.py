@@ -16,7 +16,6 @@ from sci_stream.transport.sockets import (
     make_socket,
     preferred_endpoint,
 )
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Welcome
 from tests.ports import free_ports
 
@@ -65,7 +64,7 @@ def test_node_is_reached_both_ways_despite_a_stale_socket(
         "send_queue": 8,
         "receive_queue": 8,
     }
-    router = ResultsServer(context, endpoint, Welcome("sink", "s", 1.0), limits=Limits()).socket
+    router = ResultsServer(context, endpoint, Welcome("sink", "s", 1.0)).socket
     try:
         assert preferred_endpoint(endpoint) != endpoint
         for way in (endpoint, preferred_endpoint(endpoint)):

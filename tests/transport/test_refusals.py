@@ -23,7 +23,6 @@ from sci_stream.web.control_client import RigControl
 from sci_stream.web.preview import WebPreview
 from sci_stream.wire import header
 from sci_stream.wire.codec import decode, encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import CalibrationRequest, Heartbeat, Message, Ping, Refused, Welcome
 from tests.transport.peers import hello, until
 
@@ -37,9 +36,7 @@ class Bench:
     def __init__(self, context: zmq.Context, endpoint: str, known: tuple[str, ...] = ()) -> None:
         self._context = context
         self._endpoint = endpoint
-        self.server = ResultsServer(
-            context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits(), known=known
-        )
+        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), known=known)
         self.now_s = 1000.0
         self._raw: list[zmq.Socket[bytes]] = []
 
@@ -103,7 +100,7 @@ def test_refusal_is_logged_by_the_refused_node(
     bench: Bench, context: zmq.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
+    dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=BEAT_S)
 
     def poll() -> None:
         bench.poll()
@@ -125,9 +122,7 @@ def test_node_without_a_key_is_not_told_that_it_is_wrong(
     encrypted.curve_publickey, encrypted.curve_secretkey = zmq.curve_keypair()
     encrypted.curve_server = True
     port = encrypted.bind_to_random_port("tcp://127.0.0.1")
-    dealer = ClientConnection(
-        context, f"tcp://127.0.0.1:{port}", hello(), heartbeat_s=BEAT_S, limits=Limits()
-    )
+    dealer = ClientConnection(context, f"tcp://127.0.0.1:{port}", hello(), heartbeat_s=BEAT_S)
     until(lambda: "another program answers there" in caplog.text, lambda: dealer.receive(0.0))
     assert "key" not in caplog.text
     dealer.close()
@@ -248,7 +243,6 @@ def test_calibration_requests_are_rate_limited(
         endpoint,
         Welcome("acquire", "d", BEAT_S),
         DispatchQueue(capacity=8, block=4),
-        limits=Limits(),
     )
     raw: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     raw.connect(endpoint)

@@ -22,7 +22,6 @@ from sci_stream.transport.connections import (
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.codec import encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Heartbeat, Message, Welcome
 from tests.transport.cable import Cable
 from tests.transport.peers import hello, snapshot, until
@@ -34,13 +33,9 @@ class Bench:
     """A server, a cable and a client, polled by the test with a fake clock."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
-        self.server = ResultsServer(
-            context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits()
-        )
+        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S))
         self.cable = Cable(endpoint)
-        self.dealer = ClientConnection(
-            context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits()
-        )
+        self.dealer = ClientConnection(context, self.cable.endpoint, hello(), heartbeat_s=BEAT_S)
         self.now_s = 100.0
         self.got: list[Message] = []
         self.events: list[PeerEvent] = []
@@ -203,13 +198,9 @@ class Watchers:
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         queue: DispatchQueue = DispatchQueue(capacity=8, block=4)
-        self.dispatcher = Dispatcher(
-            context, endpoint, Welcome("acquire", "d", BEAT_S), queue, limits=Limits()
-        )
+        self.dispatcher = Dispatcher(context, endpoint, Welcome("acquire", "d", BEAT_S), queue)
         self.nodes = {
-            name: ClientConnection(
-                context, endpoint, hello(name, 2), heartbeat_s=BEAT_S, limits=Limits()
-            )
+            name: ClientConnection(context, endpoint, hello(name, 2), heartbeat_s=BEAT_S)
             for name in "ab"
         }
         self.now_s = 100.0

@@ -15,7 +15,6 @@ from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.router import answer
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Accepted, Message, Ping, Pong, Welcome, acknowledgement_of
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import (
@@ -37,9 +36,7 @@ class Bench:
         self.context = context
         self.endpoint = endpoint
         self.link = SinkClient(
-            ClientConnection(
-                context, endpoint, hello(), heartbeat_s=node_heartbeat_s, limits=Limits()
-            )
+            ClientConnection(context, endpoint, hello(), heartbeat_s=node_heartbeat_s)
         )
         self.server: ResultsServer | None = None
         self.accepting = True
@@ -55,7 +52,6 @@ class Bench:
                     self.context,
                     self.endpoint,
                     Welcome("sink", incarnation, HEARTBEAT_S),
-                    limits=Limits(),
                 )
             except TransportError:
                 # Within one process ZeroMQ frees the address of a closed socket a little later.

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from sci_stream.config import PreviewSection, ReconstructSection
+from sci_stream.devices.solver import describe_solver, make_prior
 from sci_stream.errors import EnvironmentFault, InputError
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.replay.replay import replay_recording

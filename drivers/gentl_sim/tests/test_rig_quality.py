@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.devices.solver import make_prior
 from sci_stream.recon.engine import Engine
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 from sci_stream_gentl_sim.accuracy import score

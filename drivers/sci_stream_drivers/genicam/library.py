@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from sci_stream.errors import CameraError, CameraLost
+from sci_stream.errors import CameraLost, require_optional
 
 T = TypeVar("T")
 
@@ -34,15 +34,11 @@ class Library(NamedTuple):
 
 @functools.cache
 def library() -> Library:
-    """Import genicam. Raises `CameraError` if it is not installed or unusable on this machine."""
-    try:
-        from genicam import genapi, gentl  # noqa: PLC0415  # optional
-    except ImportError as error:
-        raise CameraError(
-            "GenICam cameras need the package genicam",
-            got=error,
-            hint="Install it: pip install 'sci-stream[genicam]'.",
-        ) from error
+    """Import genicam. Raises `ConfigError` if it is not installed or unusable on this machine."""
+    gentl, genapi = (
+        require_optional(f"genicam.{name}", "genicam", "A GenICam camera")
+        for name in ("gentl", "genapi")
+    )
     return Library(gentl, genapi)
 
 

@@ -27,8 +27,7 @@ def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
 
     The places are files or folders of producers; without any, those of the environment.
 
-    Raises `ConfigError` if there is no producer; `CameraError` if the required packages are not
-    installed.
+    Raises `ConfigError` if there is no producer, or the required packages are not installed.
     """
     library()
     # Each in a process of its own: a producer that crashes or hangs must not hide the others.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import logging
 import signal
 import threading
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.errors import CameraError, CameraLost, ConfigError
+from sci_stream.errors import CameraError, CameraLost, ConfigError, require_optional
 from sci_stream.plugins import FoundCamera, unix_ns
 from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.library import attribute, library, lost_if_failing, message_of
@@ -48,17 +47,10 @@ _SILENT = (-1010, -1011)
 def harvesters_core() -> ModuleType:
     """Import harvesters.
 
-    Raises `CameraError` if it is not installed or unusable on this machine.
+    Raises `ConfigError` if it is not installed or unusable on this machine.
     """
     library()
-    try:
-        core = importlib.import_module("harvesters.core")
-    except ImportError as error:
-        raise CameraError(
-            "Cameras with a GenTL producer need the packages harvesters and genicam",
-            got=error,
-            hint="Install them: pip install 'sci-stream[genicam]'.",
-        ) from error
+    core = require_optional("harvesters.core", "genicam", "A camera with a GenTL producer")
     for module in (core.System, core.Interface, core.Device, core.DataStream):
         _may_lack_description(module)
     return core

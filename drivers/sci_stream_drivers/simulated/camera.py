@@ -23,6 +23,7 @@ from sci_stream.plugins import (
     Parameter,
     Value,
     checked_changes,
+    declare,
     unix_ns,
 )
 from sci_stream_drivers.fields import pixel_format_name
@@ -264,21 +265,11 @@ class SimulatedCamera:
         """Return exposure, rate and scene; see `sci_stream.ports.AdjustableCamera`."""
         self._opened()
         o = self._options
-        fields = SimulatedOptions.model_fields
-        texts = {name: field.description or "" for name, field in fields.items()}
-        rate = o.snapshot_rate_hz
         scenes = SCENES if o.scene in SCENES else (o.scene, *SCENES)
         settings = [
-            Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"]),
-            Parameter(
-                "snapshot_rate_hz",
-                "number",
-                rate,
-                0.0,
-                100_000.0,
-                description=texts["snapshot_rate_hz"],
-            ),
-            Parameter("scene", "choice", o.scene, choices=scenes, description=texts["scene"]),
+            declare(SimulatedOptions, "exposure", o.exposure),
+            declare(SimulatedOptions, "snapshot_rate_hz", o.snapshot_rate_hz),
+            declare(SimulatedOptions, "scene", o.scene, choices=scenes),
         ]
         return settings if self._triggers is None else [settings[0], settings[2]]
 

@@ -13,7 +13,7 @@ from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
 CLIPS = ("splash", "fan", "drops", "balloon")
 """Names of the filmed events."""
-SCENES = ("fast", *CLIPS, "pan", "belt", "slow", "static", "cut")
+SCENES = ("fast", *CLIPS, "pan", "belt", "slow", "static")
 """Names of all scenes; any other value is a path."""
 
 MAX_DEVIATIONS = 3
@@ -78,12 +78,10 @@ class SimulatedOptions(DriverOptions):
     """Options of the simulated camera."""
 
     scene: str = Field("fast", min_length=1)
-    """Scene: splash, fast, fan, drops, balloon, pan, belt, slow, static, cut, or a video, a folder
-    of images or a glob."""
+    """Scene: splash, fast, fan, drops, balloon, pan, belt, slow, static, or a video, a folder of
+    images or a glob."""
     speed: Rare[float] = Field(1.0, ge=0, le=100)
     """Speed of the scene; for a video, its frames per sub-frame."""
-    cut_every: Rare[float] = Field(10.0, gt=0)
-    """Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure."""
     width_px: int = Field(256, ge=16, le=8192)
     """Width of the sensor, pixels."""
     height_px: int = Field(256, ge=16, le=8192)
@@ -134,7 +132,7 @@ class SimulatedOptions(DriverOptions):
     pattern, 1 = white; the all-open mask must not saturate."""
     white_field: Rare[bool] = False
     """Film the uniform white field in place of the scene, to calibrate a moving mask."""
-    exposure: float = Field(0.9, gt=0, le=10)
+    exposure: float = Field(0.9, ge=0.01, le=10)
     """Fraction of the range that a white scene reaches; above 1 the sensor saturates."""
     full_well_e: Rare[float] = Field(10_500.0, gt=10)
     """Electrons at the top of the range."""

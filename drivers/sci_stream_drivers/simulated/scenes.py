@@ -140,18 +140,6 @@ class Carried:
         return _window(self._image, (x_px * t) % columns, (y_px * t) % rows, self._size)
 
 
-class CutScene:
-    """Two scenes in turn, with cuts between them."""
-
-    def __init__(self, scenes: Sequence[Scene], every: float) -> None:
-        self._scenes = tuple(scenes)
-        self._every = every
-
-    def render(self, t: float) -> Image:
-        """Return the image at time ``t``, see `Scene.render`."""
-        return self._scenes[int(t // self._every) % len(self._scenes)].render(t)
-
-
 def _window(texture: Image, x: float, y: float, size: tuple[int, int]) -> Image:
     """Return the (height, width) of ``size`` with its top left pixel at (x, y) of ``texture``,
     interpolated.
@@ -255,20 +243,12 @@ def make_carried(name: str, shape: tuple[int, int], speed: float, seed: int) -> 
 def make_scene(options: SimulatedOptions) -> Scene:
     """Return the scene of the options. Raises `FileFormatError` for a file that cannot be read."""
     shape = (options.height_px, options.width_px)
-    if options.scene == "cut":
-        speed = 0.5 * options.speed
-        scenes = make_world(shape, speed, options.seed), _clip("fan", shape, speed)
-        return CutScene(scenes, options.cut_every * options.n_frames)
     if options.scene in CLIPS:
-        return _clip(options.scene, shape, options.speed)
+        # `sci_stream_lab.scenes` has rendered it: this takes milliseconds.
+        return VideoScene(str(_CLIPS / f"{options.scene}.mp4"), shape, options.speed)
     if options.scene in ("pan", "belt"):
         return make_carried(options.scene, shape, options.speed, options.seed)
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)
     pace = {"fast": 1.0, "slow": 0.2, "static": 0.0}[options.scene]
     return make_world(shape, pace * options.speed, options.seed)
-
-
-def _clip(name: str, shape: tuple[int, int], speed: float) -> VideoScene:
-    """Return a filmed event. `sci_stream_lab.scenes` has rendered it: this takes milliseconds."""
-    return VideoScene(str(_CLIPS / f"{name}.mp4"), shape, speed)

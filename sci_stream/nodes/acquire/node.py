@@ -110,10 +110,10 @@ class AcquireNode:
         self._spool = Spool(rig.policy.spool, rig.rig.name)
         self._dispatcher = Dispatcher(
             self._network.context,
-            rig.network.listening("dispatch"),
+            rig.network.listening["dispatch"],
             Welcome("acquire", incarnation, rig.network.heartbeat_s),
             DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
-            limits=self._network.limits,
+            max_payload_bytes=self._network.max_payload_bytes,
             configure=self._network.serve,
             known=rig.reconstruct_names,
             admission=Admission(

@@ -31,7 +31,7 @@ from sci_stream.model import SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
 from sci_stream.wire.codec import decode, encode
-from sci_stream.wire.header import Limits
+from sci_stream.wire.header import MAX_HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -386,7 +386,7 @@ class Spool:
         if at != len(content) or not content.startswith(crc):
             return None
         try:
-            snapshot = decode([b"snapshot", *parts], Limits(max_payload_bytes=at))
+            snapshot = decode([b"snapshot", *parts], at)
         except WireError as error:
             log.warning("corrupt spooled snapshot ignored: %s", error)
             return None
@@ -487,7 +487,7 @@ def _read_head(number: int) -> tuple[int, SeriesInfo]:
     _, version, max_snapshots, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[0].item()
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
-    series = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
+    series = os.pread(number, min(info_bytes, MAX_HEADER_BYTES), _INFO_AT)
     if max_snapshots == 0 or zlib.crc32(series) != crc:
         raise ValueError("corrupt header")
     info = decode([b"series_start", series])

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from sci_stream.errors import (
 )
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
-from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
+from sci_stream.nodes.runtime.logs import as_line, lossy, set_up_logging
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
@@ -77,7 +77,7 @@ def run_rig(
             summary=account,
             verbose=verbose,
         )
-        line = StatusLine(rig, console, total=snapshots)
+        line = StatusLine(rig, console, report, total=snapshots)
         line.start()
         try:
             status = supervisor.run()
@@ -193,10 +193,12 @@ class StatusLine:
     terminal.
     """
 
-    def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
+    def __init__(
+        self, rig: Rig, console: Console, report: Callable[[str], None], *, total: int
+    ) -> None:
         self._rig = rig
+        self._report = report
         self._configure_socket = client_security(rig, "sink")
-        self._console = console
         self._total = total
         self._text = "starting: nodes are loading and connecting …"
         self._line = console.status(self._text)
@@ -227,12 +229,7 @@ class StatusLine:
         if self._announced or not isinstance(url, str) or not url:
             return
         self._announced = True
-        if logs_json():
-            self._console.print(
-                as_line("run", f"live page: {url}"), highlight=False, markup=False, soft_wrap=True
-            )
-        else:
-            self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
+        self._report(f"live page: {url}")
         # Without a display a browser for texts would take the terminal.
         if self._rig.preview.open_browser and _DISPLAYS & os.environ.keys():
             webbrowser.open(url)

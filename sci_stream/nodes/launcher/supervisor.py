@@ -28,7 +28,7 @@ from sci_stream.nodes.runtime.process import (
     usable_cores,
 )
 from sci_stream.nodes.runtime.run_inputs import FROZEN_VARIABLE, freeze
-from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
+from sci_stream.nodes.runtime.runtime_folder import RunFolder, run_folders
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Supervisor:
         try:
             for child in self._children:
                 self._start(child)
-            while not self._over():
+            while not any(self._supervise(child, time.monotonic()) for child in self._children):
                 self._stop.wait(_POLL_S)
                 if self._stop:
                     self._report(
@@ -177,13 +177,12 @@ class Supervisor:
             for child in (*self._workers, self._sink):
                 self._end(child)
         finally:
-            self._kill_all()
+            for child in self._children:
+                child.send(signal.SIGKILL)
+            for child in self._children:
+                child.kill()
             self._clear_folder()
         return self._status
-
-    def _over(self) -> bool:
-        now_s = time.monotonic()
-        return any(self._supervise(child, now_s) for child in self._children)
 
     def _supervise(self, child: _Child, now_s: float) -> bool:
         """Manage a child: start it when due; return whether its end ends the run."""
@@ -268,7 +267,7 @@ class Supervisor:
         """Delete what killed runs left behind; name what holds snapshots that exist
         nowhere else.
         """
-        for folder in folders_left_behind(self._folder.path.parent):
+        for folder in run_folders(self._folder.path.parent, running=False):
             if spools := _spools(folder):
                 files = (file for spool in spools for file in spool.glob("*"))
                 size = sum(file.stat().st_size for file in files) >> 20
@@ -352,12 +351,6 @@ class Supervisor:
         for child in self._children:
             child.send(signal.SIGKILL)
         self._folder.delete()
-
-    def _kill_all(self) -> None:
-        for child in self._children:
-            child.send(signal.SIGKILL)
-        for child in self._children:
-            child.kill()
 
 
 def _changed_s(path: Path) -> float:

@@ -19,11 +19,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.devices.analyses import Analyses
-from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError, SciStreamError
-from sci_stream.model import Snapshot, SnapshotId, StageTimes
-from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
-from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, Solved
-from sci_stream.nodes.reconstruct.solver_settings import (
+from sci_stream.devices.solver import (
     changed_section,
     describe_solver,
     make_prior,
@@ -31,6 +27,10 @@ from sci_stream.nodes.reconstruct.solver_settings import (
     solver_parameters,
     suited,
 )
+from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError, SciStreamError
+from sci_stream.model import Snapshot, SnapshotId, StageTimes
+from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
+from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, Solved
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Solver

@@ -22,7 +22,6 @@ from sci_stream.security.curve import (
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Hello
 
 # Bounds the delay of events that no socket announces: timeouts, and frames of the camera thread.
@@ -42,7 +41,7 @@ class NodeNetwork:
     def __init__(self, rig: Rig, stop: StopRequest) -> None:
         self._rig = rig
         self.context = Context()
-        self.limits = Limits(max_payload_bytes=rig.network.max_message_mib << 20)
+        self.max_payload_bytes = rig.network.max_message_mib << 20
         security = rig.security
         self._curve = (
             CurveServer(self.context, read_key_pair(security.key), security.allowed)
@@ -67,7 +66,7 @@ class NodeNetwork:
             network.dispatch if host == "acquire" else network.results,
             hello,
             heartbeat_s=network.heartbeat_s,
-            limits=self.limits,
+            max_payload_bytes=self.max_payload_bytes,
             configure=client_security(self._rig, host),
         )
 

@@ -136,19 +136,17 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
             os.close(self._number)
 
 
-def folders_left_behind(place: Path) -> Iterator[Path]:
-    """Yield the run folders in ``place`` whose process has ended without deleting them."""
-    yield from _run_folders(place, running=False)
-
-
 def running_rigs() -> list[Path]:
     """Return the rig files, as copied by `freeze`, of this user's runs on this machine."""
-    folders = _run_folders(private_folder(memory_folder()), running=True)
+    folders = run_folders(private_folder(memory_folder()), running=True)
     copies = (folder / RIG_COPY for folder in folders)
     return [copy for copy in copies if copy.is_file()]
 
 
-def _run_folders(place: Path, *, running: bool) -> Iterator[Path]:
+def run_folders(place: Path, *, running: bool) -> Iterator[Path]:
+    """Yield the run folders in ``place`` whose process is ``running``, or has ended without
+    deleting them.
+    """
     for folder in place.glob(f"{_RUN}*"):
         try:
             number = open_own(folder / _LOCK, os.O_RDWR)

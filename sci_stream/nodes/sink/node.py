@@ -96,13 +96,13 @@ class SinkNode:
         self._network = network = NodeNetwork(rig, stop)
         self._server = ResultsServer(
             network.context,
-            rig.network.listening("results"),
+            rig.network.listening["results"],
             Welcome("sink", new_instance_id(), rig.network.heartbeat_s),
-            limits=network.limits,
+            max_payload_bytes=network.max_payload_bytes,
             configure=network.serve,
             known=("acquire", *rig.reconstruct_names),
         )
-        self._taps = TapPublisher(network.context, rig.network.listening("taps"), network.serve)
+        self._taps = TapPublisher(network.context, rig.network.listening["taps"], network.serve)
         self._series: SeriesSession | None = None
         self._callbacks = Callbacks(
             wake=network.wakeup.wake,

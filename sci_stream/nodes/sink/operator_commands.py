@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.alarms import Alarms
@@ -29,6 +28,7 @@ from sci_stream.parameters import (
     SettingChange,
     Value,
     checked_changes,
+    declare,
 )
 from sci_stream.transport.results_server import ReportingPeer
 from sci_stream.wire.messages import Control, ControlResult, Message

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.file_guard import in_words
-from sci_stream.plugin_entries import plugin_entry
+from sci_stream.plugin_entries import imported, plugin_entry
 from sci_stream.ports import Reconstructor, Solver, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.device import is_lost, ran_out_of_memory
@@ -105,20 +105,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         if entry is None or entry.pattern.match(entry.value) is None:
             return None
         load = entry.load
-    try:
-        factory = load()
-    except SciStreamError:
-        raise
-    except Exception as error:  # a module may raise anything when it is imported
-        absent = isinstance(error, ImportError | AttributeError | FileNotFoundError)
-        raise ConfigError(
-            f"Cannot import the denoiser {name!r}",
-            expected="module:Class of a module that Python finds, or file.py:function of a file",
-            got=error if absent else repr(error),
-            hint="Install its package into this environment, or add its folder to PYTHONPATH."
-            if absent and not path.endswith(".py")
-            else None,
-        ) from error
+    hint = "Install its package into this environment, or add its folder to PYTHONPATH."
+    factory = imported(load, f"the denoiser {name!r}", hint)
     defaults = defaults_of(factory)
     if _is_solver(factory):
         return DenoiserSpec(lambda device, weights, _: as_solver(factory, device, weights, name))

@@ -447,7 +447,7 @@ class _Run:
         info, calibration = self.series.info, self.calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),
-            counts=self.series.raw_of(seq),
+            counts=self.series.frame_of("raw", seq),
             calibration_hash=calibration.hash,
             n_frames=calibration.n_frames,
             host_time_ns=int(row["host_time_ns"]),

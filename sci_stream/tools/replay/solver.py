@@ -15,14 +15,14 @@ import torch
 
 from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
-from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.model import Array, Flags
-from sci_stream.nodes.reconstruct.solver_settings import (
+from sci_stream.devices.solver import (
     describe_solver,
     make_prior,
     solver_id,
     suited,
 )
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.model import Array, Flags
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Solver
@@ -235,7 +235,7 @@ def _setup(
 
 def as_settings(described: Settings) -> SolverSettings:
     """Return the settings written by
-    `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
+    `sci_stream.devices.solver.describe_solver`.
 
     Raises `ConfigError` if this version does not know them.
     """

@@ -19,7 +19,6 @@ from sci_stream.nodes.acquire.node import AcquireNode, series_info
 from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, Welcome, acknowledgement_of
 from tests.e2e.kit import PATIENCE_S, write_rig
 
@@ -52,7 +51,7 @@ def ends_of(rig: Rig, node: AcquireNode, stop: StopRequest) -> list[SeriesEnd]:
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server = ResultsServer(
-        context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits()
+        context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s)
     )
     thread = threading.Thread(target=node.run, daemon=True)
     thread.start()

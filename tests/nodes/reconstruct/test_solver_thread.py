@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection, Rig
+from sci_stream.devices.solver import make_prior
 from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct import solver_thread
 from sci_stream.nodes.reconstruct.node import ReconstructNode
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.reconstruct.solver_thread import (
     Failed,
     Ready,

@@ -14,8 +14,8 @@ import torch
 from sci_stream.config import load_rig
 from sci_stream.devices.analyses import Analyses
 from sci_stream.devices.modulators import load_patterns
+from sci_stream.devices.solver import describe_solver, make_prior, solver_id
 from sci_stream.errors import ConfigError
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.nodes.runtime.run_inputs import (
     FROZEN_VARIABLE,
     freeze,

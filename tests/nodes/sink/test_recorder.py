@@ -433,7 +433,9 @@ def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
         assert second.raw_seqs == [3, 4, 5]
     with RecordedSeries(tmp_path / "run-1.h5") as whole:
         assert whole.raw.seqs.tolist() == list(range(8))
-        assert all(np.array_equal(whole.raw_of(seq), series.counts(seq)) for seq in range(8))
+        assert all(
+            np.array_equal(whole.frame_of("raw", seq), series.counts(seq)) for seq in range(8)
+        )
         assert whole.ledger == LEDGER
         assert whole.notes == {"solvers": {"reconstruct-0": {}}}
     events = [event["event"] for event in read_journal(tmp_path / "run-1.journal.jsonl")]

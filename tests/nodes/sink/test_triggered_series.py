@@ -149,7 +149,7 @@ def assert_kept_once(nodes: Nodes, folder: Path) -> set[int]:
         stored = [seq for segment in recording.segments for seq in segment.raw_seqs]
         assert sorted(stored) == sorted(covered)
         for seq in stored:
-            np.testing.assert_array_equal(recording.raw_of(seq), nodes.series.counts(seq))
+            np.testing.assert_array_equal(recording.frame_of("raw", seq), nodes.series.counts(seq))
         outcomes = dict(
             zip(
                 (recording.first_seq + row for row in range(10**6)),

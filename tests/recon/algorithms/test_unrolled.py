@@ -15,8 +15,8 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior, offered_priors
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.nodes.reconstruct.solver_settings import make_prior, offered_priors
 from sci_stream.optics.bayer import BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Coded, UnrolledSolver, estimates

@@ -14,8 +14,8 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.errors import ConfigError, InputError
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import Recordable
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import denoiser_spec, make_denoiser

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import sci_stream
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import describe_solver, make_prior
 from sci_stream.errors import ConfigError, InputError, WeightsError
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.external import as_solver
 from sci_stream.recon.engine import Engine

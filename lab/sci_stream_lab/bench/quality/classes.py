@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior, suited
 from sci_stream.errors import ConfigError
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_settings import make_prior, suited
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine

@@ -110,7 +110,9 @@ def compare_recordings(
 
 
 def _similarity(a: RecordedSeries, b: RecordedSeries, seq: int) -> Similarity:
-    one, other = (torch.from_numpy(series.video_of(seq).astype(np.float32)) for series in (a, b))
+    one, other = (
+        torch.from_numpy(series.frame_of("video", seq).astype(np.float32)) for series in (a, b)
+    )
     large_enough = min(one.shape[-2:]) >= _SSIM_PX
     return Similarity(
         seq,

@@ -9,9 +9,9 @@ from statistics import fmean
 
 from sci_stream.config import Rig, validate_options
 from sci_stream.devices.camera_drivers import load_driver
+from sci_stream.devices.solver import make_prior
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.modulation.patterns import ONE_HOT_HINT
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream_lab.bench.environment import environment

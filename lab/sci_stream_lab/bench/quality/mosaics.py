@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.model import BayerPhase
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.bayer import colour_sites, sample_colours
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import LocalDenoiser, Solver

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.mask_errors import NO_CORRECTION
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.devices.solver import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import make_prior
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser

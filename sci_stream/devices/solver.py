@@ -14,10 +14,9 @@ import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.config.error_messages import validate_options
-from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import ConfigError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value
+from sci_stream.parameters import Parameter, Value, declare
 from sci_stream.ports import Solver
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.plugin_code import solver_sha256, source_of

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
+from sci_stream.devices.solver import changed_section, make_prior, offered_priors
 from sci_stream.errors import ConfigError
 from sci_stream.nodes.reconstruct.solver import Changed, Ready, Result, Solved
-from sci_stream.nodes.reconstruct.solver_settings import changed_section, make_prior, offered_priors
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recon.denoisers.variants import shipped_weights
