@@ -89,8 +89,8 @@ class SwappedMasks:
         if best < 2:
             first = int(np.flatnonzero(self.orders[best + 1] == 0)[0])
             text = (
-                f"the exposures begin with mask {first}: a pulse of the modulator was lost, or one "
-                "too many was counted; restart the modulator"
+                f"the exposures begin with mask {first}: a pulse of the modulator was lost, or "
+                "counted twice; the frames of each snapshot are in the wrong order"
             )
             return [Defect("mask_order", text)]
         if _certainty(of_blocks[best] - of_blocks[second]) < _CLEAR:
