@@ -167,7 +167,7 @@ class SensorFaults:
         is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
         light = self._phi.sum(0)
         lit = y / np.maximum(light, _DARK * light.max())
-        jumps = tuple(_jump(lit.mean(axis), self._step) for axis in (0, 1))
+        jumps = (_jump(lit.mean(0), self._step), _jump(lit.mean(1), self._step))
         now = _Look(frames.mean(0), is_still, rest, contrast, level, jumps)
         if self._looks:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
