@@ -25,10 +25,10 @@ _LOOKS, _FEWEST = 8, 6
 _PAUSES = 20
 # Of more masks there are too many pairs.
 _MAX_FRAMES = 32
-# Least mean gain over the blocks, in the logarithm of the variance; also in units of its standard
-# error, and what it exceeds that of all other orders by in such units. Right masks had at most
-# 0.016 and 3.2; exchanged ones 0.017 to 0.044 and 4.9 to 10 (fans, moving discs, B = 6 and 8, 96
-# to 256 px).
+# Least mean gain over the blocks, in the logarithm of the variance; the same in units of its
+# standard error; and its excess over all other orders in such units. Right masks had at most 0.016
+# and 3.2; exchanged ones 0.017 to 0.044 and 4.9 to 10 (fans, moving discs, B = 6 and 8, 96 to
+# 256 px).
 _LEAST_GAIN, _CERTAIN, _CLEAR = 0.008, 4.0, 3.0
 # No block decides alone.
 _MAX_GAIN = 1.0

@@ -26,7 +26,7 @@ def scene(frame: int) -> F32:
 
 
 def named(phi: F32, snapshots: int = 8, first: int = 0) -> list[str]:
-    """Return what is said of snapshots behind these masks, of which the first are right."""
+    """Return the texts after snapshots behind these masks, of which the first are right."""
     fitter = MaskFitter(CALIBRATION, torch.device("cpu"))
     swapped, noise = SwappedMasks(B, paced=False), np.random.default_rng(4)
     for k in range(snapshots):
