@@ -227,44 +227,57 @@ class CalibrationMonitor:
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
         y, valid = valid_measurement(snapshot, self._calibration, left_out)
-        if self._geometry is not None:
-            linear = self._geometry.measure(y, valid, self._linear)
-            if linear != self._linear:
-                self._turn(linear, y, valid)
-        fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
-        if fit is not None and brightness is not None and brightness >= DARK:
-            self._judge(fit.match, self._modulation(y, valid, brightness))
-        trusted = (
-            fit is not None
-            and fit.match >= _LEAST_MATCH
-            and fit.shift_sd_px <= _MAX_SD_PX
-            and not self._are_others
-        )
-        if self._fitter is not None and fit is not None and trusted:
-            self._follow(fit)
+        fit = self._fit_masks(y, valid, brightness)
+        trusted = fit if fit is not None and self._is_trusted(fit) else None
+        if trusted is not None:
+            self._follow(trusted)
             if self._correct:
-                self._update_correction(y, valid, fit, snapshot)
-        followed, errors = self._displacement if trusted else None, self.errors
-        shift = (None, None) if followed is None else followed.shift_px
-        self._until_assessment = (
-            self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
-        ) - 1
+                self._update_correction(y, valid, trusted, snapshot)
         match = None if fit is None else 0.0 if self._are_others else fit.match
-        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
-            self._until_assessment = 0
+        self._plan_next(match)
+        shift: tuple[float | None, float | None] = (None, None)
+        if trusted is not None and self._displacement is not None:
+            shift = self._displacement.shift_px
         return CalibrationHealth(
             shift_x_px=shift[0],
             shift_y_px=shift[1],
-            shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
+            shift_sd_px=None if trusted is None else trusted.shift_sd_px,
             match=match,
-            contrast=None if fit is None or not trusted else _certain_contrast(fit),
+            contrast=None if trusted is None else _certain_contrast(trusted),
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=brightness,
             gain=relative_gain(snapshot.chunks, self._calibration),
-            error_log_odds=None if errors is None else errors.log_odds,
+            error_log_odds=None if self.errors is None else self.errors.log_odds,
         )
+
+    def _fit_masks(self, y: F32, valid: Flags, brightness: float | None) -> MaskFit | None:
+        """Return the fit of the masks, and judge by it whether they are others; None if they
+        cannot be measured.
+        """
+        if self._geometry is not None:
+            linear = self._geometry.measure(y, valid, self._linear)
+            if linear != self._linear:
+                self._turn(linear, y, valid)
+        if self._fitter is None:
+            return None
+        fit = self._evident(y, valid, self._fit(y, valid))
+        if brightness is not None and brightness >= DARK:
+            self._judge(fit.match, self._modulation(y, valid, brightness))
+        return fit
+
+    def _is_trusted(self, fit: MaskFit) -> bool:
+        """Return whether a fit says where the masks are."""
+        certain = fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
+        return certain and not self._are_others
+
+    def _plan_next(self, match: float | None) -> None:
+        """Decide which snapshot to assess next: often at the start, and while the masks move."""
+        often = max(1, self._every // _OFTEN)
+        self._until_assessment = (self._every if self._calm >= _CALM else often) - 1
+        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
+            self._until_assessment = 0
 
     def _turn(self, linear: Linear, y: F32, valid: Flags) -> None:
         """Take the masks after this rotation, magnification and shear if blocks show it, too.
