@@ -41,15 +41,17 @@ class Pacer:
 
     def retime(self, rate_hz: float, k: int) -> None:
         """Continue at another rate from frame ``k``, the next one, which is due a new period after
-        the previous one.
+        the previous one, and at the earliest now.
 
         A late reader does not catch up: frames that were due at the old rate are not delivered at
         the new one.
         """
         elapsed_s = time.monotonic() - self._origin_s - self._paused_s
-        self._k0_s = max(self._due_s(k - 1), elapsed_s) if self._period_s else elapsed_s
+        period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0
+        # Not a period after now: a rate that changes more often than that would stop the camera.
+        self._k0_s = max(self._due_s(k - 1), elapsed_s - period_s) if self._period_s else elapsed_s
         self._k0 = k
-        self._period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0
+        self._period_s = period_s
 
     def _due_s(self, k: int) -> float:
         """Return the end of frame ``k``, s since the start, without pauses."""

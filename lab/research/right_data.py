@@ -4,7 +4,7 @@
 part from the N-th on, and prints each case with a defect, or with a correction that changes the
 result by less than 0.02 dB or costs more than that. The parts:
 
-- ``arrays``: a snapshot of each scene behind seven kinds of masks, B from 2 to 24, crops of 64 and
+- ``arrays``: a snapshot of each scene behind nine kinds of masks, B from 2 to 24, crops of 64 and
   128 px, counts of 8 to 12 bits or numbers with a fraction, through `sci_stream.reconstruct`;
 - ``simulated``: series of four snapshots of each scene of the simulated camera, through
   `sci_stream.reconstruct`;
@@ -40,7 +40,7 @@ from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavai
 
 SIZES = (128, 64)
 FRAMES = (2, 4, 8, 16, 24)
-MASKS = ("half", "30", "grey", "shift", "balanced", "onehot", "blur")
+MASKS = ("half", "30", "grey", "shift", "balanced", "onehot", "blur", "weak", "coarse")
 # None: numbers with a fraction, as a simulation makes them.
 BITS = (12, 10, 8, None)
 NOISE = (0.0, 0.003, 0.01, 0.02)
@@ -83,6 +83,8 @@ def made_masks(kind: str, shape: tuple[int, int, int], rng: np.random.Generator)
         "balanced": order < max(1, B // 2),
         "onehot": order == 0,
         "blur": blurred,
+        "weak": 0.5 + 0.3 * rng.random(shape),
+        "coarse": half[:, ::4, ::4].repeat(4, 1).repeat(4, 2),
     }
     return kinds[kind].astype(np.float32)
 

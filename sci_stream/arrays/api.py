@@ -279,7 +279,7 @@ def reconstruct(
         videos, reports = zip(*arrays.videos(progress), strict=True)
     _warn(arrays.defects)
     notes = given.notes
-    if check_masks and look_like_colours(series):
+    if check_masks and options.bayer is None and look_like_colours(series):
         notes.append(COLOURS)
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=2)

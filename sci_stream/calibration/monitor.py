@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.diagnosis import DARK
+from sci_stream.calibration.evidence import CHANCE, distinction
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
@@ -72,12 +73,11 @@ _CALM = 4
 # scene.
 _MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
-# Masks of another capture explain up to 0.22 of a snapshot of 64×64 px by chance, and less than
-# 0.15 of most (36 series with 2 to 16 random masks); right ones explain 0.21 and more (`bench
-# reality`). Masks are others from a match below the first on, until one above the second.
-_OTHER_MATCH, _RIGHT_MATCH = 0.15, 0.25
-# Least part of the variation between neighbours that the masks must cause for that.
-_LEAST_MODULATION = 0.4
+# Masks that explain more than this of a snapshot are right: others explain up to 0.22 by chance (36
+# series of 64×64 px behind 2 to 16 random masks).
+_RIGHT_MATCH = 0.25
+# Least match that is reported of right masks: 0 means that they are others.
+_RIGHT_IN_DOUBT = 1e-3
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
 # Least pause between assessments of a monitor that is paced, and pauses in units of their time.
@@ -228,13 +228,16 @@ class CalibrationMonitor:
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
         y, valid = valid_measurement(snapshot, self._calibration, left_out)
         brightness = self._brightness(y, valid)
-        fit = self._fit_masks(y, valid, brightness)
+        lit = brightness is not None and brightness >= DARK
+        fit = self._fit_masks(y, valid, lit=lit)
         trusted = fit if fit is not None and self._is_trusted(fit) else None
         if trusted is not None:
             self._follow(trusted)
             if self._correct:
                 self._update_correction(y, valid, trusted, snapshot)
         match = None if fit is None else 0.0 if self._are_others else fit.match
+        if match == 0.0 and lit and not self._are_others:
+            match = _RIGHT_IN_DOUBT
         self._plan_next(match)
         shift: tuple[float | None, float | None] = (None, None)
         if trusted is not None and self._displacement is not None:
@@ -252,7 +255,7 @@ class CalibrationMonitor:
             error_log_odds=None if self.errors is None else self.errors.log_odds,
         )
 
-    def _fit_masks(self, y: F32, valid: Flags, brightness: float | None) -> MaskFit | None:
+    def _fit_masks(self, y: F32, valid: Flags, *, lit: bool) -> MaskFit | None:
         """Return the fit of the masks, and judge by it whether they are others; None if they
         cannot be measured.
         """
@@ -263,8 +266,8 @@ class CalibrationMonitor:
         if self._fitter is None:
             return None
         fit = self._evident(y, valid, self._fit(y, valid))
-        if brightness is not None and brightness >= DARK:
-            self._judge(fit.match, self._modulation(y, valid, brightness))
+        if lit:
+            self._judge(fit.match, y, valid)
         return fit
 
     def _is_trusted(self, fit: MaskFit) -> bool:
@@ -298,30 +301,14 @@ class CalibrationMonitor:
             self._linear = linear
             self._forget()
 
-    def _judge(self, match: float, modulation: float) -> None:
-        """Decide whether the masks are others than the calibrated ones.
-
-        With hysteresis: by chance a snapshot of few blocks now fits a little, now not.
-        """
+    def _judge(self, match: float, y: F32, valid: Flags) -> None:
+        """Decide whether the masks are others than the calibrated ones."""
         if match > _RIGHT_MATCH:
             self._are_others = False
-        elif match < _OTHER_MATCH and modulation >= _LEAST_MODULATION:
+            return
+        measured = np.where(valid, y, np.float32(np.nan))
+        if distinction(measured, self._light, self._calibration.bayer) < CHANCE:
             self._are_others = True
-
-    def _modulation(self, y: F32, valid: Flags, brightness: float) -> float:
-        """Return the variation between neighbours that the masks cause behind a scene of this
-        brightness, relative to that of the snapshot.
-
-        Texture and noise leave little of it, and then right masks explain little, too.
-        """
-        step = 1 if self._calibration.bayer is None else 2
-        seen = valid & (self._light > 0)
-        both = seen[:, step:] & seen[:, :-step]
-        by_masks, in_all = (
-            float(np.square(picture[:, step:] - picture[:, :-step])[both].sum())
-            for picture in (self._light, y)
-        )
-        return brightness**2 * by_masks / in_all if in_all else 0.0
 
     def _fit(self, y: F32, valid: Flags) -> MaskFit:
         assert self._fitter is not None

@@ -83,9 +83,10 @@ def _running_rig() -> Path:
     rigs = running_rigs()
     if len(rigs) != 1:
         raise ConfigError(
-            "The rig to control is not clear",
-            expected="one run of this user on this machine, or the rig file as first argument",
-            got=f"{len(rigs)} runs",
+            "Several rigs run" if rigs else "No rig of this user runs on this machine",
+            expected="one run, or the rig file as first argument",
+            got=", ".join(map(str, rigs)) or "none",
+            hint="" if rigs else "Start one: sci-stream demo, or sci-stream run RIG.toml.",
         )
     return rigs[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from sci_stream.quantities import Inspected, OverSeries
@@ -62,11 +63,11 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
         text = (
             "{snapshots_hz:.2f} snapshots/s = {video_hz:.1f} video frames/s over {duration_s:.1f} s"
         ).format_map(rates)
-        yield "rates", f"{text}; longest interval {rates['interval_ms']['max']:.1f} ms"
+        yield "rates", f"{text}; longest interval {rates['interval_ms']['max']:.0f} ms"
     yield from _solving(recording)
     yield from _calibration(recording)
     if figures["health"]:
-        yield "masks", _health(recording)
+        yield from zip(chain(["masks"], repeat("")), _health(recording), strict=False)
     if figures["chunks"]:
         yield (
             "chunk data",
@@ -132,7 +133,7 @@ def _gaps(gaps: Runs) -> str:
     return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MAX_GAPS else "")
 
 
-def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, str]:
+def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, list[str]]:
     """Return the texts of quantities by the line that they share; those that are usually zero come
     last in it.
     """
@@ -146,7 +147,7 @@ def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, 
         summary = summaries[declared.name or column.name] if declared.line else None
         if summary is not None and (text := _text(declared, summary)):
             lines.setdefault(declared.line, []).append(text)
-    return {line: ", ".join(texts) for line, texts in lines.items()}
+    return lines
 
 
 def _text(declared: Inspected, summary: dict[str, float] | dict[str, int] | int) -> str:
@@ -163,7 +164,8 @@ def _solving(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     solving = recording.figures["solving"]
     if not solving["nodes"]:
         return
-    texts = _texts(SOLVE_QUANTITIES, solving)
+    lines = _texts(SOLVE_QUANTITIES, solving)
+    texts = {line: ", ".join(parts) for line, parts in lines.items()}
     yield "iterations", texts.pop("iterations")
     yield "solve", f"{texts.pop('solve')}; by {', '.join(solving['nodes'])}"
     yield "starts", texts.pop("starts")
@@ -174,29 +176,26 @@ def _solving(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield from texts.items()
 
 
-def _health(recording: RecordingSummary) -> str:
+def _health(recording: RecordingSummary) -> Iterator[str]:
     health = recording.figures["health"]
-    texts = [f"measured {health['looks']} times"]
+    yield f"measured {health['looks']} times"
     if health["last_shift_px"] is not None:
         x, y = health["last_shift_px"]
         sd = "" if health["last_shift_sd_px"] is None else f" ± {health['last_shift_sd_px']:.3f}"
-        texts.append(
-            f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health['largest_shift_px']:.3f} px at "
-            "most"
-        )
-    texts.append(_texts(HEALTH_QUANTITIES, health).get("masks", ""))
+        largest = health["largest_shift_px"]
+        yield f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {largest:.3f} px at most"
+    yield from _texts(HEALTH_QUANTITIES, health).get("masks", [])
     if health["corrected"]:
-        texts.append(f"{health['corrected']} reconstructed with corrected masks")
-        texts.append(f"at last {health['last_correction'] or 'none'}")
+        yield f"{health['corrected']} reconstructed with corrected masks"
+        yield f"correction at last: {health['last_correction'] or 'none'}"
     if health["last_error_log_odds"] is not None:
-        texts.append(f"log odds for such errors {health['last_error_log_odds']:.0f} at last")
-    texts.append("order " + ", ".join(health["orders"]))
+        yield f"log odds for errors of masks {health['last_error_log_odds']:.0f} at last"
+    yield "order " + ", ".join(health["orders"])
     if health["withheld"]:
-        texts.append(
+        yield (
             f"{health['withheld']} snapshots stored in place of a video, since the masks explain "
             "nothing"
         )
-    return ", ".join(filter(None, texts))
 
 
 def _chunk(name: str, frames: int, unit: str, values: Mapping[str, float] | None) -> str:

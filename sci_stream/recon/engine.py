@@ -35,6 +35,7 @@ from sci_stream.recon.algorithms.gap import (
     noise_variance_ratio,
 )
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.schedule import step_shares
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -587,6 +588,9 @@ class Engine:
         problem = self._problem(
             measurement, start.error, ending_on_frames(self._priors, iterations)
         )
+        if self._mosaics and len(self._priors) > 1:
+            shares = step_shares(iterations, self.calibration.fineness)
+            problem = problem._replace(shares=shares)
         if start.known is not None and problem.noise_ratio is not None:
             anchor = Anchor.of(start.v, start.known, problem.noise_ratio)
             problem = problem._replace(anchor=anchor)

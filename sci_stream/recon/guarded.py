@@ -270,6 +270,8 @@ class GuardedSolver:
             self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
             return
         defects = inspect(snapshot.counts, calibration, self.engine.masks.correction, self._stuck)
+        if "scale" in others and any(defect.name == "black_level" for defect in defects):
+            defects = as_calibrated  # the black level that was fitted to such masks is none of y
         self._inspected = [defect for defect in defects if defect.name not in others]
 
     def _assess(self, health: CalibrationHealth) -> None:

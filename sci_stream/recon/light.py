@@ -22,7 +22,6 @@ Variable projection and evidence as in `sci_stream.calibration.mask_registration
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -137,15 +136,15 @@ class LightWatch:
 
 
 class _Blocks(NamedTuple):
-    """Pixels of blocks: y, (N, 64), with masks, (N, B, 64), both 0 at invalid pixels; the level of
-    y², (N,), and which blocks are lit.
+    """Pixels of blocks that are lit: y, (N, 64), with masks, (N, B, 64), both 0 at invalid pixels;
+    the level of y², (N,); and the rows and columns of their corners, (N, 2).
     """
 
     y: Tensor
     masks: Tensor
     valid: Tensor
     level: Tensor
-    lit: Tensor
+    corners: Tensor
 
     def part(self, which: Tensor) -> _Blocks:
         """Return some of the blocks."""
@@ -170,11 +169,7 @@ class LightMeter:
         self._at = _places(masks.phi.shape[-2:], _MAX_BLOCKS // len(masks.phi))
         planes, width = len(masks.phi), masks.phi.shape[-1]
         corners = self._at[:, 0].repeat(planes)
-        self._halves = [
-            place < place.float().median()
-            for place in (corners // width, corners % width)
-            if len(place)
-        ]
+        self._corners = torch.stack((corners // width, corners % width), 1)
         self.possible = (
             len(corners) >= _LEAST_BLOCKS and _LEAST_FRAMES <= len(masks.turns) <= MAX_MASKS
         )
@@ -193,15 +188,12 @@ class LightMeter:
         if not self.possible:
             return None
         blocks = self._blocks(y, valid)
-        if int(blocks.lit.sum()) < _LEAST_BLOCKS:
+        if len(blocks.y) < _LEAST_BLOCKS:
             return None
         even = torch.ones(blocks.masks.shape[1])
         gains = _fitted(blocks, even)
         light, log_odds = _likely(gains, blocks, frame_s)
-        if (
-            log_odds < _LEAST_LOG_ODDS
-            or _gain_elsewhere(blocks, self._halves, gains, frame_s) < _LEAST_ELSEWHERE
-        ):
+        if log_odds < _LEAST_LOG_ODDS or _gain_elsewhere(blocks, gains, frame_s) < _LEAST_ELSEWHERE:
             return None
         return light
 
@@ -219,7 +211,8 @@ class LightMeter:
         values = values * known
         level = values.square().sum(1) / known.sum(1).clamp_min(1.0) + _TINY
         lit = (level > _LIT**2 * level.max()) & (known.mean(1) > 0.5)
-        return _Blocks(values, masks * known.unsqueeze(1), known, level, lit)
+        masks = masks * known.unsqueeze(1)
+        return _Blocks(values, masks, known, level, self._corners).part(lit)
 
 
 def _places(shape: tuple[int, ...], most: int) -> Tensor:
@@ -258,9 +251,9 @@ def _scene(blocks: _Blocks, gains: Tensor, times: Tensor | None = None) -> _Fit:
 def _scores(blocks: _Blocks, fit: _Fit) -> tuple[Tensor, Tensor]:
     """Return the information on the gains, (B, B), and the score of each block, (N, B)."""
     relative = fit.variance / blocks.level
-    usual = relative[blocks.lit].median() + _FINEST
+    usual = relative.median() + _FINEST
     uncertain = (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square())
-    weight = blocks.lit / (blocks.level * uncertain)
+    weight = 1 / (blocks.level * uncertain)
     weighted = fit.changes * weight.view(-1, 1, 1)
     information = torch.einsum("npi,npj->ij", weighted, fit.changes).double()
     return information, torch.einsum("npi,np->ni", weighted, fit.residual).double()
@@ -329,9 +322,7 @@ def _kernels(n_frames: int, frame_s: float | None) -> list[tuple[F64, float | No
     return kernels
 
 
-def _gain_elsewhere(
-    blocks: _Blocks, halves: Sequence[Tensor], gains: Tensor, frame_s: float | None
-) -> float:
+def _gain_elsewhere(blocks: _Blocks, gains: Tensor, frame_s: float | None) -> float:
     """Return by how much the light that each half of the picture shows explains the other half,
     where each block may also fade and be cut.
     """
@@ -342,7 +333,9 @@ def _gain_elsewhere(
     if n_frames >= _FADING_FRAMES:
         times = torch.cat((times, times * torch.linspace(-1, 1, n_frames)))
     differences = []
-    for half in halves:
+    ranks = blocks.corners.argsort(dim=0, stable=True).argsort(0)
+    # Halves of the lit blocks: a scene may lie in a corner.
+    for half in (ranks < len(ranks) // 2).T:
         for which in (half, ~half):
             shown = blocks.part(which)
             hidden = blocks.part(~which)
@@ -356,7 +349,5 @@ def _misfit(blocks: _Blocks, gains: Tensor, times: Tensor) -> float:
     """Return the mean logarithm of the variance that a light and scenes in time leave
     unexplained.
     """
-    if not blocks.lit.any():
-        return 0.0
     floor = _FINEST * blocks.level.mean() + _TINY
-    return float((_scene(blocks, gains, times).variance[blocks.lit] + floor).log().mean())
+    return float((_scene(blocks, gains, times).variance + floor).log().mean())

@@ -205,7 +205,7 @@ class _Checks:
                 other_camera=section.other_camera,
             )
         if calibration is None:
-            return "the camera's own: unknown until the camera can be opened"
+            return "not checked: the camera has the masks, and cannot be opened"
         blind = int(calibration.blind.sum())
         words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
         return f"{words}; {blind} pixels that no mask opens" if blind else words
@@ -530,4 +530,5 @@ def junit_report(path: Path, findings: Sequence[Finding]) -> str:
             ElementTree.SubElement(case, kind).text = finding.text
         else:
             ElementTree.SubElement(case, kind, message=finding.text)
+    ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -126,6 +126,7 @@ class CalibrationPage:
             "/": self._index,
             "/page.js": lambda _: FileResponse(_STATIC / "calibration.js"),
             "/page.css": lambda _: FileResponse(_STATIC / "calibration.css"),
+            "/icon.svg": lambda _: FileResponse(_STATIC / "icon.svg"),
             "/status": self._answer_status,
             "/frame.jpg": self._answer_frame,
         }
@@ -145,7 +146,9 @@ class CalibrationPage:
         counts = shown.counts
         levels = (shown.saturation_dn, shown.dark_dn)
         figures = frame_figures(counts, *levels)
-        self._best_focus = max(self._best_focus, figures["focus"])
+        # The noise of a dark field counts as focus: each step has a best one of its own.
+        before = self._best_focus if self._status["step"] == shown.words else 0.0
+        self._best_focus = max(before, figures["focus"])
         self._frame = counts
         self._status = {
             "step": shown.words,

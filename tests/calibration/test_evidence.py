@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from sci_stream.calibration.evidence import (
+    CHANCE,
     Defect,
+    distinction,
     examine,
     inspect,
     mask_fit,
@@ -250,3 +252,40 @@ def test_snapshot_without_content_has_no_defect(y: Array) -> None:
 def test_masks_that_add_up_to_a_constant_say_nothing() -> None:
     masks = np.random.default_rng(0).random((2, 32, 32))
     assert examine(masks[0], np.stack([masks[0], 1 - masks[0]])) == []
+
+
+def test_masks_of_the_snapshot_stand_out_from_chance(y: Array, masks: Array) -> None:
+    light = masks.sum(0)
+    assert distinction(y, np.roll(light, (1, -2), (0, 1))) > CHANCE
+    assert distinction(y, np.roll(light, (33, 47), (0, 1))) < CHANCE
+
+
+def test_noise_is_no_other_truth(y: Array, masks: Array, scene: Array) -> None:
+    noise = np.random.default_rng(7).standard_normal(y.shape)
+    noisy = y + 0.2 * np.sqrt(np.mean(y**2)) * noise
+    calibration = Calibration(masks.astype(np.float32))
+    assert truth_defects(noisy[np.newaxis], calibration, scene[np.newaxis]) == []
+    others = truth_defects(noisy[np.newaxis], calibration, scene[np.newaxis, :, ::-1])
+    assert names(others) == ["truth"]
+
+
+def test_lines_that_no_mask_opens_are_not_stuck(y: Array, masks: Array) -> None:
+    closed = np.ones((SIZE, SIZE))
+    closed[40] = closed[:, 77] = 0
+    assert not stuck_pixels(y * closed, masks * closed).any()
+
+
+def test_masks_of_square_elements_are_no_jpeg(scene: Array) -> None:
+    elements = np.random.default_rng(8).random((B, SIZE // 4, SIZE // 4)) < 0.5
+    masks = elements.repeat(4, 1).repeat(4, 2).astype(np.float64)
+    assert names(examine((masks * scene).sum(0), masks)) == []
+
+
+def test_points_of_light_are_not_stuck(masks: Array) -> None:
+    sky = np.full((B, SIZE, SIZE), 0.02)
+    for row, column in np.random.default_rng(9).integers(8, SIZE - 8, (40, 2)):
+        sky[:, row - 1 : row + 2, column - 1 : column + 2] += np.outer([0.4, 1, 0.4], [0.4, 1, 0.4])
+    y = (masks * sky).sum(0)
+    assert not stuck_pixels(y, masks).any()
+    y[50, 60] = 16 * y.max()
+    assert np.argwhere(stuck_pixels(y, masks)).tolist() == [[50, 60]]

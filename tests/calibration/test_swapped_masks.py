@@ -53,7 +53,7 @@ def test_exchanged_masks_are_named(pair: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("late", [1, -1])
-def test_exposures_that_begin_with_another_mask_are_named(late: int) -> None:
+def test_exposures_that_begin_late_are_named(late: int) -> None:
     (text,) = named(np.roll(PHI, -late, 0))
     assert text.startswith(f"the exposures begin with mask {late % B}")
 

@@ -78,8 +78,16 @@ def test_retime_to_a_faster_rate_does_not_catch_up(clock: Clock) -> None:
     pacer.start()
     clock.now_s += 90.0  # the reader was away for four periods
     pacer.retime(10.0, 1)
-    assert pacer.late_s(1) == pytest.approx(-0.1)
-    assert pacer.late_s(2) == pytest.approx(-0.2)
+    assert pacer.late_s(1) == pytest.approx(0.0)
+    assert pacer.late_s(2) == pytest.approx(-0.1)
+
+
+def test_retime_within_a_period_does_not_delay_the_next_frame(clock: Clock) -> None:
+    pacer = started(0.1)
+    for second in range(5, 15):
+        clock.now_s += 1.0
+        pacer.retime(0.1 + second / 1000, 0)
+    assert pacer.late_s(0) == pytest.approx(0.0)
 
 
 def test_timestamps_never_go_back_between_rate_and_no_rate(clock: Clock) -> None:

@@ -272,6 +272,24 @@ def advance(
         viewer.page.clock.run_for(ms)
 
 
+def test_demo_plays_an_example_until_it_has_a_picture(
+    browser: Any, series: Series, tmp_path: Path
+) -> None:
+    preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=0.0), tmp_path)
+    viewer = Viewer(browser, urlsplit(preview.start()).port)
+    preview.set_status({"series": "run-1", "state": "running", "rig": "demo", "nodes": UP})
+    viewer.visit()
+    viewer.until("document.querySelector('#overlay-title').textContent === 'EXAMPLE'")
+    stage = "getComputedStyle(document.querySelector('#video-figure .stage'))"
+    assert "example-film" in viewer.page.evaluate(f"{stage}.backgroundImage")
+    show(preview, viewer, series.reconstruction(0))
+    viewer.until("!document.body.classList.contains('example')")
+    assert viewer.page.evaluate(f"{stage}.backgroundImage") == "none"
+    assert viewer.complaints == []
+    viewer.close()
+    preview.close()
+
+
 def test_frames_of_slow_snapshots_are_drawn_evenly(timed, series: Series) -> None:
     preview, viewer = timed
     begin_ns = unix_ns()

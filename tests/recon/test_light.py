@@ -89,6 +89,13 @@ def test_scene_that_is_cut_is_no_light() -> None:
     assert not correction.light
 
 
+def test_light_of_a_scene_in_a_corner_is_measured() -> None:
+    phi, x, light = masks(), np.zeros((B, SIZE, SIZE), np.float32), mains(0.3)
+    x[:, :40, :40] = scene()[:, :40, :40]
+    (correction,) = measured(phi, [coded(phi, x, light)])
+    np.testing.assert_allclose(correction.light, light, atol=0.02)
+
+
 def test_changing_light_is_kept_out_of_the_masks() -> None:
     phi, x = masks(), scene(speed_px=1)
     lights = [mains(0.3, 1.9 * seq) for seq in range(4)]

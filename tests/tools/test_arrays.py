@@ -391,6 +391,29 @@ def filmed() -> tuple[np.ndarray, np.ndarray]:
     ), camera.calibration.phi
 
 
+def test_weak_grey_masks_on_fine_texture_are_right() -> None:
+    rng = np.random.default_rng(0)
+    masks = 0.5 + 0.3 * rng.random((8, 96, 96))
+    rows, columns = np.mgrid[:96, :96]
+    scene = 0.5 + 0.3 * np.sin(rows * columns / 40) + 0.1 * rng.standard_normal((96, 96))
+    y = (masks * scene.clip(0)).sum(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not solve(y, masks).defects
+    with pytest.raises(DataError, match="explain nothing"):
+        solve(y, 0.5 + 0.3 * rng.random(masks.shape))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masks_of_another_draw_are_refused_on_a_small_sensor(seed: int, make_video) -> None:
+    rng = np.random.default_rng(seed)
+    masks, other = (rng.random((2, 4, 64, 64)) < 0.5).astype(np.float32)
+    y = (masks * make_video(4, 64, 64)).sum(0)
+    assert not solve(y, masks).defects
+    with pytest.raises(DataError, match="explain nothing"):
+        solve(y, other)
+
+
 def test_other_masks_raise_or_give_the_snapshot_as_video(filmed) -> None:
     y, masks = filmed
     other = np.random.default_rng(9).permutation(masks.ravel()).reshape(masks.shape)
@@ -437,10 +460,23 @@ def test_masks_given_in_another_form_are_brought_to_y(filmed, change, words) -> 
     assert np.abs(repaired.video - right.video)[inside].mean() < 0.01
 
 
+def test_masks_of_another_camera_are_named_and_no_black_level() -> None:
+    generator = np.random.default_rng(0)
+    taken, passed = (generator.random((2, 8, 96, 96)) < 0.5).astype(np.float32)
+    columns, rows = np.meshgrid(np.arange(96), np.arange(96))
+    scene = [np.exp(-((columns - 20 - 5 * b) ** 2 + (rows - 48) ** 2) / 150) for b in range(8)]
+    y = (taken * (0.2 + 0.7 * np.array(scene, np.float32))).sum(0)
+    with pytest.raises(DataError, match="The masks explain nothing"):
+        sci_stream.reconstruct(y, passed, iterations=2, solver="tv")
+
+
 def test_three_snapshots_that_look_like_colours_are_asked_about(y, masks) -> None:
     colours = np.stack([y * gain for gain in (1.0, 0.8, 0.5)])
     with pytest.warns(sci_stream.DataWarning, match="are they red, green and blue"):
         solve(colours, masks, white=1.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the three snapshots differ in brightness")
+        solve(colours, masks, white=1.0, bayer="RGGB")  # a mosaic has its colours
 
 
 def test_truth_in_colour_is_refused_with_the_remedy(y, masks, x) -> None:

@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -561,13 +562,14 @@ def test_request_that_ends_in_noise_leaves_no_traceback(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_page_is_transferred_in_at_most_110_kb(preview: WebPreview) -> None:
+def test_page_is_transferred_in_at_most_110_kb_and_its_example_in_60(preview: WebPreview) -> None:
     url = preview.start()
-    total = 0
+    sent = Counter[bool]()
     for name in ("", *(f"static/{path.name}" for path in WEB.iterdir())):
         with httpx.stream(
             "GET", url + name, headers={"Accept-Encoding": "gzip"}, timeout=WAIT_S, verify=False
         ) as answer:
             answer.read()
-            total += answer.num_bytes_downloaded
-    assert total <= 110_000
+            sent[name.endswith(".webp")] += answer.num_bytes_downloaded
+    assert sent[False] <= 110_000
+    assert sent[True] <= 60_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from sci_stream.web import app
 STATIC = Path(app.__file__).parent / "static"
 PAGE = (STATIC / "index.html").read_text()
 SCRIPTS = {path.name: path.read_text() for path in STATIC.glob("*.js")}
-MAX_BYTES = 200_000
+# The page as it is sent, with the film that a demo plays until it has a picture.
+MAX_BYTES = 135_000
 
 
 def test_page_has_every_element_that_a_script_uses() -> None:
@@ -34,7 +36,7 @@ def test_page_has_its_words_before_scripts_run() -> None:
 
 def test_page_and_its_scripts_stay_small() -> None:
     files = [path for path in STATIC.iterdir() if path.stem not in {"calibration", "token"}]
-    assert sum(path.stat().st_size for path in files) < MAX_BYTES
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) < MAX_BYTES
 
 
 def test_quantities_on_the_page_are_declared() -> None:

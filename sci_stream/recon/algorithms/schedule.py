@@ -36,3 +36,24 @@ def sigma_levels(first: Sigma, last: Sigma, iterations: int) -> Sequence[Sigma]:
         float(iterations > 1), 0.0, iterations, dtype=first.dtype, device=first.device
     )
     return (last * (first / last) ** ahead).unbind()
+
+
+# Whole steps of a solve of mosaics behind white masks; most solves that their network learned from
+# had 12. With 40 whole steps colour scenes of the tuning half lose up to 2.5 dB, in smaller ones
+# nothing. Grey scenes gain from more whole steps (lab/research/colour.md).
+_WHOLE_STEPS = 12
+
+
+def step_shares(iterations: int, fineness: float) -> tuple[float, ...]:
+    """Return the share of the way to the denoised mosaics that each iteration goes.
+
+    Each whole step adds some false structure, so a long solve goes the same way in smaller ones.
+    The last two iterations are a whole step and half a step: the result is the mean of the priors
+    along time and of frames. A detail that only one of them adds is more often wrong.
+
+    ``fineness`` is that of the masks: behind coarser ones frames separate more slowly.
+    """
+    if iterations < 2:
+        return (1.0,)
+    smaller = min(1.0, _WHOLE_STEPS / (fineness * iterations))
+    return (*(smaller,) * (iterations - 2), 1.0, 0.5)

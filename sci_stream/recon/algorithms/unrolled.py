@@ -14,6 +14,9 @@ the linear minimum mean square error correction with these variances: the residu
 measurement goes to the frames that are likely to be wrong, and as much of it as is not noise. σ is
 a multiple of the error of the start, a different one in each stage.
 
+The planes of a mosaic are videos apart here: stages for mosaics are not trained, and those for grey
+videos still gain after iterations with a network of mosaics (lab/research/colour.md).
+
 The networks are FFDNets with channels of two kinds. The first half are those of a frame network,
 from whose weights a training can begin. The others also see the neighbouring frames, by channels
 shifted along time between the layers, which needs no arithmetic and holds for any number of frames,

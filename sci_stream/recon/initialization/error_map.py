@@ -29,7 +29,8 @@ class InitialErrorMap(NamedTuple):
     """Estimated squared error of a start: e_p², (P, H, W), infinite where nothing is measured.
 
     ``where_wrong``, (): the root of the mean of e_p⁴, dominated by the pixels with large errors.
-    ``moves``, (P, H, W), 0–1: where something moves.
+    ``moves``, (P, H, W), 0–1: where something moves. Each plane of a mosaic has its error, since
+    a saturated colour is bright in one of them alone.
     """
 
     around: Tensor

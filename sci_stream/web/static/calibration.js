@@ -19,6 +19,13 @@ const FIGURES = {
   contrast: { text: ({ contrast }) => contrast.toFixed(2), most: () => 1.5, aim: () => [0.5, 1.5] },
 };
 
+// A dark field has no aims, and a white one shows neither focus nor masks.
+const IN_WHITE = ["level", "clipped"];
+function isJudged(name, { step, steps, at }) {
+  const now = `${steps[at] ?? ""} ${step}`;
+  return !/\bdark\b/i.test(now) && (!/\bwhite\b/i.test(now) || IN_WHITE.includes(name));
+}
+
 const trends = Object.fromEntries(Object.keys(FIGURES).map((name) => [name, []]));
 const zoom = { x: 0.5, y: 0.5 };
 
@@ -29,7 +36,7 @@ function showFigure(name, status, nowMs) {
   const [low, high] = aim(status);
   const place = (of) => `${Math.min(100, (100 * of) / most(status))}%`;
   node.querySelector(".value").innerHTML = text(status);
-  node.className = value >= low && value <= high ? "good" : "off";
+  node.className = !isJudged(name, status) ? "" : value >= low && value <= high ? "good" : "off";
   Object.assign(node.querySelector(".aim").style, { left: place(low), width: `calc(${place(high)} - ${place(low)})` });
   node.querySelector(".now").style.left = place(value);
   const trend = trends[name];

@@ -37,7 +37,7 @@ const SHORTCUTS = [
   [["u"], "U", "estimated error", toggleUncertainty],
   [["m"], "M", "all figures, or three", toggleMore],
   [["r"], "R", "start or stop recording", controls.toggleRecording],
-  [["k"], "K", "Keep event", keep],
+  [["k"], "K", "keep an event", keep],
   [["s"], "S", "download this snapshot", () => saveStill()],
   [["o"], "O", "downloads", openFiles],
   [["+", "="], "+", "brighter", () => controls.nudgeExposure(0.5)],

@@ -4,6 +4,7 @@ import { el, put, state, tag } from "./page.js";
 import { duration, total } from "./format.js";
 import { isPaused } from "./player.js";
 
+const STARTING_MS = 60000;  // on a busy machine, a rig takes most of a minute to its first video
 const SILENT_MS = 2000;     // the sink node sends a status at least once a second
 const LIVE_MS = 1000;       // video is live if it was exposed within a second, or within two snapshot intervals
 const LOSS_SPAN_MS = 10000;
@@ -35,6 +36,13 @@ function lostShare() {
   return acquired > 0 ? Math.min((last.dropped - first.dropped) / acquired, 1) : 0;
 }
 
+// The period that the camera is set to, which may have become longer than the last ones; 0 without one.
+function setPeriodMs() {
+  const parameters = (state.status.controls ?? []).flatMap((owner) => owner.parameters);
+  const hz = parameters.find(({ name }) => name === "snapshot_rate_hz")?.value;
+  return hz > 0 ? 1000 / hz : 0;
+}
+
 // A picture is old because solves are slow, or because the camera or all solvers are silent: only silence is NO DATA.
 function silence(limit) {
   const nodes = state.status.nodes ?? [];
@@ -58,7 +66,7 @@ export function judge() {
   const perSecond = state.status.rates?.acquired_per_s;
   const interval = Math.min(state.intervalMs ?? Infinity, perSecond > 0 ? 1000 / perSecond : Infinity);
   const liveMs = Number.isFinite(interval) ? Math.max(LIVE_MS, 2 * interval) : LIVE_MS;
-  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * (state.intervalMs ?? 0), 3 * delivered.periodMs);
+  const limit = Math.max((state.status.preview?.stale_s ?? 3) * 1000, 3 * Math.max(state.intervalMs ?? 0, delivered.periodMs, setPeriodMs()));
   const reachable = state.connected && performance.now() - state.heardMs <= SILENT_MS;
   const silent = reachable && sincePublished > limit ? silence(limit) : "";
   const slow = reachable && sincePublished > limit && !silent && state.header !== null && state.status.state === "running";
@@ -66,6 +74,7 @@ export function judge() {
   document.body.classList.toggle("slow", slow);
   for (const id of ["video-figure", "coded-figure", "age-cell"]) el(id).classList.toggle("stale", !fresh);
   document.body.classList.toggle("offline", !reachable);
+  document.body.classList.toggle("example", reachable && isExample());
   document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
   let [title, why, pill, kind] = verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished, behind });
@@ -82,6 +91,9 @@ export function judge() {
   tag("state", pill, kind);
   speak([title, why, pill].filter(Boolean).join(", "));
 }
+
+// A demo plays a film that was solved before, until it has one of its own.
+const isExample = () => state.header === null && state.status.rig === "demo" && state.status.state !== "ended";
 
 let spoken = "";
 
@@ -117,6 +129,8 @@ function verdict({ reachable, fresh, slow, silent, limit, liveMs, sincePublished
   if (state.header) return ["NO DATA", `no new video for ${time}`, "no data", "bad"];
   const missing = ["acquire", "reconstruct"].filter((kind) => !up(kind));
   const why = missing.length ? `no ${missing.join(" and no ")} node is connected yet` : "for the first video";
-  if (phase === "waiting" || performance.now() - state.connectedMs < limit) return ["WAITING", why, "waiting", "warn"];
+  const starts = performance.now() - state.connectedMs < Math.max(limit, STARTING_MS);
+  if (starts && isExample()) return ["EXAMPLE", "solved before; this machine solves its first exposure now", "starting", "warn"];
+  if (phase === "waiting" || starts) return ["WAITING", why, "waiting", "warn"];
   return ["NO DATA", missing.length ? why : "no video has arrived yet", "no data", "bad"];
 }

@@ -5,7 +5,7 @@ import { codedIsOf, clearCoded, drawExact, frameIndex, isPaused, showCoded } fro
 import { get } from "./link.js";
 
 const MAX_ZOOM = 64;   // screen pixels per sensor pixel
-const SMOOTH_BELOW = 2; // above this scale, pixels are shown as squares
+const SQUARES_FROM = 2; // at this scale, a zoomed video and the coded snapshot show their pixels as squares
 const DRAG_PX = 4;
 
 const NAMES = ["video", "coded"];
@@ -38,7 +38,7 @@ function apply() {
     const canvas = el(name);
     if (!at) continue;
     const zoomed = at.scale > at.whole * 1.001;
-    canvas.classList.toggle("pixelated", at.scale >= SMOOTH_BELOW || (!zoomed && canvas.width < 300));
+    canvas.classList.toggle("pixelated", at.scale >= SQUARES_FROM && (zoomed || name === "coded"));
     canvas.classList.toggle("zoomed", zoomed);
     canvas.style.width = `${at.sensor.width * at.scale}px`;
     canvas.style.height = `${at.sensor.height * at.scale}px`;

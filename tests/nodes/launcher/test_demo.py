@@ -67,7 +67,7 @@ def test_demo_rig_is_bounded_and_found_by_name(
     assert len({*ports, rig.network.dispatch, rig.network.results, rig.network.taps}) == 7
     assert 0 < rig.record.stop_after_mib <= 4096
     assert f"recording up to 2 GiB to {tmp_path}/recordings" in why
-    assert "chosen: ffdnet-lite: 6 iterations" in why
+    assert "ffdnet-lite, 6 iterations" in why
     found = common.named_rig(Path("demo"))
     assert load_rig(found, overrides={}).network == rig.network
 
@@ -90,7 +90,7 @@ def test_demo_of_a_network_names_its_file_from_anywhere(
     )
     section = load_rig(path, overrides={}).reconstruct
     assert (section.solver, section.iterations) == (f"{tmp_path}/mine.py:net", None)
-    assert "mine.py:net at 256×256; the camera follows its speed" in why
+    assert "mine.py:net at 256×256" in why
 
 
 def test_measuring_reports_prior_and_size() -> None:
@@ -130,8 +130,8 @@ def test_pace_rises_slowly_and_rests_when_right() -> None:
     pace = demo.Pace(1.0, 12, now_s=0.0)
     rates = [pace.follow(status(solved=n, solve_s=0.25), float(n)) for n in range(1, 40)]
     assert rates[0] == 1.0
-    assert sorted(set(rates)) == [1.0, 1.2, 1.5, 1.9]
-    assert rates[-10:] == [1.9] * 10
+    assert sorted(set(rates)) == [1.0, 1.2, 1.5]
+    assert rates[-10:] == [1.5] * 10
 
 
 def test_demo_camera_follows_machine_until_rate_is_set(

@@ -215,3 +215,22 @@ def test_still_image_start_beats_the_published_one() -> None:
         *_, last = gap(start, Problem(y, phi, r_inv, (TvDenoiser(),)), SIGMAS_TV)
         scores.append(psnr(last, truth))
     assert scores[0] > scores[1] + 1.0
+
+
+def test_half_a_last_step_gives_the_mean_of_two_priors() -> None:
+    phi, _, y = _problem(2, 8, 8)
+    r_inv = inverse_gram(gram_diag(phi))
+    start = cold_start(y, phi, r_inv)
+    problem = Problem(y, phi, r_inv, (shrink, identity))
+    whole = list(gap(start, problem, [0.3, 0.2]))
+    half = list(gap(start, problem._replace(shares=(1.0, 0.5)), [0.3, 0.2]))
+    torch.testing.assert_close(half[0], whole[0])
+    torch.testing.assert_close(half[1], (whole[0] + whole[1]) / 2)
+
+
+def test_correlated_iterations_are_counted_in_whole_steps() -> None:
+    phi, _, y = _problem(2, 8, 8)
+    correlated = CorrelatedResidual(lambda residual, _: residual, y, iterations=2)
+    problem = Problem(y, phi, y, (identity,), correlated=correlated, shares=(0.5,) * 5)
+    used = [problem.correlated_at(k) is not None for k in range(6)]
+    assert used == [True] * 4 + [False] * 2

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.algorithms.schedule import sigma_levels
+from sci_stream.recon.algorithms.schedule import sigma_levels, step_shares
 
 levels = st.floats(1e-3, 1.0)
 
@@ -36,3 +36,15 @@ def test_levels_on_the_device_are_those_of_numbers() -> None:
     assert [float(sigma) for sigma in on_device] == pytest.approx(
         sigma_levels(0.2, 0.02, 11), rel=1e-15
     )
+
+
+@given(n=st.integers(2, 60), fineness=st.floats(0.1, 1.0))
+def test_longer_solves_go_the_same_way_in_smaller_steps(n: int, fineness: float) -> None:
+    *before, last_but_one, last = step_shares(n, fineness)
+    assert (last_but_one, last) == (1.0, 0.5)
+    assert len(before) == n - 2
+    assert sum(before) == pytest.approx(min(n, 12 / fineness) * (n - 2) / n)
+
+
+def test_single_iteration_goes_all_of_the_way() -> None:
+    assert step_shares(1, 1.0) == (1.0,)

@@ -160,6 +160,14 @@ def test_weights_of_mosaics_replace_the_shipped_ones_for_mosaics(tmp_path: Path)
     assert torch.equal(theirs(split(x), 0.1), expected(split(x), 0.1))
 
 
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
+def test_shipped_networks_see_mosaics_without_a_further_word(name: str) -> None:
+    denoiser = make_denoiser(name, CPU)
+    mosaics, together = suited_to_colours(denoiser, BayerPhase.GRBG)
+    assert together
+    assert mosaics.name == name
+
+
 def test_grey_weights_of_a_user_denoise_planes_apart(tmp_path: Path) -> None:
     path = tmp_path / "grey.safetensors"
     save_ffdnet(WEIGHTS, path)

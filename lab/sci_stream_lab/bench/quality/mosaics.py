@@ -1,4 +1,6 @@
-"""Reconstruction of colour scenes with true RGB: panning photographs and simulated scenes."""
+"""Reconstruction of colour scenes with true RGB: panning photographs, clips and simulated
+scenes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import copy
 import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.devices.solver import make_prior
+from sci_stream.files.media import video_frames
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.model import BayerPhase
 from sci_stream.optics.bayer import colour_sites, sample_colours
@@ -28,6 +32,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.bench.datasets import Footage, filmed_scene, truth_of
 from sci_stream_lab.bench.quality.colour_difference import delta_e_2000, lab
+from sci_stream_lab.bench.reality.scenes import DATA_VARIABLE
 from sci_stream_lab.bench.result import Progress, ResultColumn, mean
 from sci_stream_lab.training.images import Image, read_rgb
 
@@ -45,9 +50,12 @@ _MAX_PANS = 8
 LEAST_PX = _PAN_PX + 2 * _MARGIN_PX
 """Least height and width of a photograph that pans."""
 _FRAMES = 8
+_SNAPSHOTS = 3
 # Of full scale, as of a machine-vision camera in good light.
 _NOISE = 0.005
 _RIM_PX = 4
+# Part of the pixels, those with the steepest lightness, that count as edges.
+_EDGES_SHARE = 0.1
 _STARTS = (("cold", False, 12), ("warm", True, 4), ("warm", True, 12))
 
 
@@ -68,7 +76,8 @@ class MosaicQuality:
     """Quality of one scene: means over its snapshots, and the snapshot of the lowest PSNR.
 
     ``planes_db`` is the PSNR of the mosaics, ``rgb_db`` that of their colours, ``apart_db`` and
-    ``rgb_apart_db`` the same with planes denoised apart; ``delta_e`` the mean CIEDE2000 of pixels.
+    ``rgb_apart_db`` the same with planes denoised apart; ``delta_e`` the mean CIEDE2000 of pixels;
+    ``false_colour`` the mean error of a* and b* at edges.
     """
 
     scene: str
@@ -81,6 +90,8 @@ class MosaicQuality:
     rgb_apart_db: float
     delta_e: float
     delta_e_apart: float
+    false_colour: float
+    false_colour_apart: float
 
 
 COLUMNS = (
@@ -94,6 +105,8 @@ COLUMNS = (
     ResultColumn("rgb_db", "RGB", ".2f", "dB"),
     ResultColumn("delta_e_apart", "ΔE apart", ".2f"),
     ResultColumn("delta_e", "ΔE", ".2f"),
+    ResultColumn("false_colour_apart", "false colour apart", ".2f"),
+    ResultColumn("false_colour", "false colour", ".2f"),
 )
 
 
@@ -102,27 +115,50 @@ def pans(photographs: Sequence[Path]) -> Iterator[ColourFootage]:
     stride = max(1, math.ceil(len(photographs) / _MAX_PANS))
     for number, path in enumerate(photographs[::stride]):
         speed = PANS[number % len(PANS)]
-        yield pan(path.stem, read_rgb(path), speed, snapshots=3, seed=number)
+        yield pan(path.stem, read_rgb(path), speed, snapshots=_SNAPSHOTS, seed=number)
 
 
 def pan(
     name: str, photograph: Image, speed: tuple[float, float], snapshots: int, seed: int
 ) -> ColourFootage:
     """Return snapshots of a photograph that moves by ``speed``, (x, y) in pixels, per frame."""
-    rng = np.random.default_rng(seed)
     picture = photograph.astype(np.float32) / 255
-    size = (_PAN_PX, _PAN_PX)
+    frames = []
+    for time in range(snapshots * _FRAMES):
+        x, y = (-_MARGIN_PX - speed_px * time for speed_px in speed)
+        moved = np.array([[1, 0, x], [0, 1, y]], np.float32)
+        frames.append(cv2.warpAffine(picture, moved, (_PAN_PX, _PAN_PX), flags=cv2.INTER_CUBIC))
+    return _behind_masks(name, np.asarray(np.stack(frames), np.float32).clip(0, 1), seed)
+
+
+def clips() -> Iterator[ColourFootage]:
+    """Yield the beginnings of the clips below the folder that ``SCI_STREAM_DATA`` names, if any."""
+    folder = Path(os.environ.get(DATA_VARIABLE) or os.devnull, "video")
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    for number, path in enumerate(paths):
+        pictures = itertools.islice(video_frames(path), _SNAPSHOTS * _FRAMES)
+        yield _behind_masks(path.stem, np.stack([_middle(picture) for picture in pictures]), number)
+
+
+def _middle(picture: Image) -> F32:
+    """Return the middle square of 8-bit BGR as (H, W, 3) RGB, 0–1."""
+    edge = min(picture.shape[:2])
+    top, left = ((n - edge) // 2 for n in picture.shape[:2])
+    square = picture[top : top + edge, left : left + edge, ::-1].astype(np.float32) / 255
+    return np.asarray(
+        cv2.resize(square, (_PAN_PX, _PAN_PX), interpolation=cv2.INTER_AREA), np.float32
+    )
+
+
+def _behind_masks(name: str, frames: F32, seed: int) -> ColourFootage:
+    """Return the snapshots that random binary masks make of frames, (S·B, H, W, 3)."""
+    rng = np.random.default_rng(seed)
+    size = frames.shape[1:3]
     phi = (rng.random((_FRAMES, *size)) < 0.5).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=BayerPhase.RGGB, full_scale_dn=1.0)
     taken = []
     colours: list[F32] = []
-    for seq in range(snapshots):
-        frames = []
-        for time in range(seq * _FRAMES, (seq + 1) * _FRAMES):
-            x, y = (-_MARGIN_PX - speed_px * time for speed_px in speed)
-            moved = np.array([[1, 0, x], [0, 1, y]], np.float32)
-            frames.append(cv2.warpAffine(picture, moved, size, flags=cv2.INTER_CUBIC))
-        rgb = np.asarray(np.stack(frames), np.float32).clip(0, 1)
+    for seq, rgb in enumerate(np.split(frames, len(frames) // _FRAMES)):
         truth = sample_colours(rgb, BayerPhase.RGGB)
         counts = (phi * truth).sum(0) + _NOISE * rng.standard_normal(size)
         taken.append(calibration.snapshot("bench", seq, counts.astype(np.float32), truth))
@@ -184,11 +220,12 @@ def apart(prior: Solver) -> Solver:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quality:
-    """PSNR of planes and of colours by snapshot, and the mean ΔE of pixels."""
+    """PSNR of planes and of colours by snapshot, the mean ΔE of pixels, and false colour."""
 
     planes_db: list[float]
     rgb_db: list[float]
     delta_e: float
+    false_colour: float
 
 
 def measure(
@@ -199,16 +236,17 @@ def measure(
     bayer = footage.calibration.bayer
     assert bayer is not None
     engine = Engine(footage.calibration, prior, device, settings)
-    planes_db, rgb_db, delta_e = [], [], []
+    planes_db, rgb_db, differences = [], [], []
     for snapshot, colours in zip(footage.snapshots, scene.colours, strict=True):
         video = np.asarray(engine.reconstruct(snapshot)[0], np.float32)
         planes_db.append(_psnr_db(video - truth_of(snapshot)))
         rgb = demosaic_values(video, bayer)
         inner = np.s_[:, _RIM_PX:-_RIM_PX, _RIM_PX:-_RIM_PX]
         rgb_db.append(_psnr_db(rgb[inner] - colours[inner]))
-        delta_e.append(_delta_e(rgb[inner], colours[inner], linear=scene.linear))
+        differences.append(_differences(rgb[inner], colours[inner], linear=scene.linear))
     first = int(settings.warm_start)
-    return Quality(planes_db[first:], rgb_db[first:], mean(delta_e[first:]))
+    delta_e, false_colour = np.mean(differences[first:], axis=0)
+    return Quality(planes_db[first:], rgb_db[first:], float(delta_e), float(false_colour))
 
 
 def _psnr_db(error: F32) -> float:
@@ -217,15 +255,19 @@ def _psnr_db(error: F32) -> float:
     return float(-10 * np.log10(np.maximum(np.square(error).mean(axes), 1e-12)).mean())
 
 
-def _delta_e(rgb: F32, colours: F32, *, linear: bool) -> float:
-    """Return the mean CIEDE2000 of every third pixel of the middle frame."""
-    middle = np.s_[len(rgb) // 2, ::3, ::3]
+def _differences(rgb: F32, colours: F32, *, linear: bool) -> tuple[float, float]:
+    """Return the mean CIEDE2000 of every third pixel of the middle frame, and its false colour."""
+    middle = len(rgb) // 2
     levels = []
     for image in (rgb[middle].clip(0, 1), colours[middle].clip(0, 1)):
         encoded = 1.055 * image ** (1 / 2.4) - 0.055
         shown = np.where(image <= 0.0031308, 12.92 * image, encoded) if linear else image
         levels.append(lab(255 * shown))
-    return float(delta_e_2000(*levels).mean())
+    shown, true = levels
+    steepness = np.hypot(*np.gradient(true[..., 0]))
+    edges = steepness >= np.quantile(steepness, 1 - _EDGES_SHARE)
+    false_colour = np.hypot(*np.moveaxis(shown - true, -1, 0)[1:])[edges].mean()
+    return float(delta_e_2000(shown[::3, ::3], true[::3, ::3]).mean()), float(false_colour)
 
 
 def bench(
@@ -238,7 +280,7 @@ def bench(
     """Yield the quality of scenes with either start, beside that of planes apart."""
     on = pick_device(device)
     prior, settings = make_prior(section, on)
-    for scene in itertools.chain(pans(photographs), map(simulated, scenes)):
+    for scene in itertools.chain(pans(photographs), clips(), map(simulated, scenes)):
         for start, warm, iterations in _STARTS:
             solver = dataclasses.replace(
                 settings, warm_start=warm, iterations=iterations, min_iterations=4
@@ -264,4 +306,6 @@ def _row(scene: ColourFootage, start: str, together: Quality, plain: Quality) ->
         rgb_apart_db=mean(plain.rgb_db),
         delta_e=together.delta_e,
         delta_e_apart=plain.delta_e,
+        false_colour=together.false_colour,
+        false_colour_apart=plain.false_colour,
     )

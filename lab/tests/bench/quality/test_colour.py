@@ -68,7 +68,10 @@ def test_lab_of_white_black_and_grey_is_nominal() -> None:
     assert lab(CHART_SRGB)[3, 1] == pytest.approx([80.6, 0, 0], abs=0.1)
 
 
-def test_bench_colour_reports_every_method_and_phase(tmp_path: Path) -> None:
+def test_bench_colour_reports_every_method_and_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SCI_STREAM_DATA", raising=False)
     noise = cv2.GaussianBlur(
         np.random.default_rng(0).random((64, 80, 3)).astype(np.float32), (0, 0), 1.2
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+import cv2
 import numpy as np
+import pytest
 import torch
 
 from lab.tests.training.pictures import picture
@@ -15,7 +18,7 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.datasets import truth_of
-from sci_stream_lab.bench.quality.mosaics import LEAST_PX, apart, measure, pan, simulated
+from sci_stream_lab.bench.quality.mosaics import LEAST_PX, apart, clips, measure, pan, simulated
 
 CPU = torch.device("cpu")
 SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=4)
@@ -43,3 +46,21 @@ def test_planes_apart_are_denoised_as_grey_videos() -> None:
     plain = measure(scene, apart(together), SETTINGS, CPU)
     assert plain == measure(scene, FfdnetDenoiser(weights, CPU), SETTINGS, CPU)
     assert plain != measure(scene, together, SETTINGS, CPU)
+
+
+def test_clips_are_those_of_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "video"
+    folder.mkdir()
+    writer = cv2.VideoWriter(str(folder / "red.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 25, (96, 64))
+    for _ in range(24):
+        writer.write(np.full((64, 96, 3), (0, 0, 200), np.uint8))
+    writer.release()
+    monkeypatch.setenv("SCI_STREAM_DATA", str(tmp_path))
+    (clip,) = clips()
+    assert clip.footage.name == "red"
+    assert len(clip.colours) == 3
+    np.testing.assert_allclose(clip.colours[0].mean((0, 1, 2)), (0.78, 0, 0), atol=0.03)
+    monkeypatch.delenv("SCI_STREAM_DATA")
+    assert not list(clips())
