@@ -84,13 +84,15 @@ class Baseline:
         another one, ``"step"`` if the figures step away from the usual ones, else ``""``.
         """
         before, self._picture = self._picture, picture
-        if self.excess is None and self._figures and not _is_one_scene(before, self._picture):
+        is_cut = bool(self._figures) and not _is_one_scene(before, picture)
+        is_cut = is_cut and self.excess is None and self._since_step is None
+        noise = self._noise_of(report, snapshot)
+        if is_cut and (noise is None or noise < self._statistics()[0][0] + math.log(_UNEXPLAINED)):
             self._begin()
             return "cut"
         stopped_paying = self._stopped_paying(report)
-        if report.noise is None or not report.noise > 0:
+        if noise is None:
             return ""
-        noise = math.log(report.noise / self._known(snapshot))
         saturated = math.log(report.saturated_fraction + _SATURATED)
         figures = np.array([noise, math.log(report.residual + _TINY), saturated])
         self._latest.append(figures)
@@ -99,7 +101,8 @@ class Baseline:
         if self._since_step is not None:
             self._settle(float(usual[0]))
             return ""
-        is_step = stopped_paying
+        # Masks that are suddenly wrong make a video that looks like another scene.
+        is_step = stopped_paying or is_cut
         if len(self._figures) >= _FEWEST:
             deviations = np.minimum((figures - usual) / sd, _MAX_DEVIATION)
             self._sums = np.maximum(0.0, self._sums + deviations - _SLACK)
@@ -128,14 +131,19 @@ class Baseline:
     def _is_known(self) -> bool:
         return bool(self._figures) or self._calibration.noise is not None
 
-    def _known(self, snapshot: Snapshot) -> float:
-        """Return the noise of a snapshot relative to it, by the calibration; 1 if unknown."""
+    def _noise_of(self, report: SolveReport, snapshot: Snapshot) -> float | None:
+        """Return the logarithm of the noise of a snapshot, relative to that of the calibration if
+        it is known.
+        """
+        if report.noise is None or not report.noise > 0:
+            return None
         if self._calibration.noise is None:
-            return 1.0
+            return math.log(report.noise)
         offset, slope = self._calibration.noise
         y = self._calibration.measurement(snapshot.counts)
         variance = offset + slope * float(y.clip(0).mean())
-        return math.sqrt((variance + _TINY) / (float(np.square(y).mean()) + _TINY))
+        known = math.sqrt((variance + _TINY) / (float(np.square(y).mean()) + _TINY))
+        return math.log(report.noise / known)
 
     def _settle(self, usual: float) -> None:
         """After a step, decide whether its cause was corrected."""
@@ -149,7 +157,9 @@ class Baseline:
         if ratio > usual_ratio and _is_one_scene(self._before_step, self._picture):
             self.excess = ratio
         else:
+            explained = list(self._latest) if ratio <= usual_ratio else []
             self._begin()
+            self._figures.extend(explained)
 
     def _statistics(self) -> tuple[F64, F64]:
         """Return the usual figures and their robust standard deviations."""

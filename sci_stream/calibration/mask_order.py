@@ -127,6 +127,7 @@ class MaskOrderDetector:
         static.
         """
         shows_order = not self._was_warm
+        is_deciding = self._cold_starts > 0
         self._was_warm = is_warm
         self.first_mask = None
         lengths = path_lengths(before, after, self._orders)
@@ -151,7 +152,10 @@ class MaskOrderDetector:
             self._cold_starts = _COLD_STARTS
             self._usual.clear()
             self._lengths.clear()
+            return
         self._unusual = 0
+        if is_deciding and (is_warm or not shows_order):
+            return  # a warm start keeps the order, right or wrong
         self._lengths.append(lengths)
         self._usual.append(length)
 

@@ -38,6 +38,7 @@ from sci_stream.calibration.mask_errors import (
     MaskInformation,
     trend_of,
 )
+from sci_stream.calibration.mask_order import Places
 from sci_stream.model import F32, F64, Array, Flags
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
@@ -378,6 +379,14 @@ class MaskFitter:
         pixels = self._take(y, valid)
         return self._match(self._fit_scene(self._displaced(self._phi, at), pixels), at, pixels)
 
+    def misfits(self, y: F32, valid: Flags, at: Displacement, orders: Places) -> F64:
+        """Return the logarithm of the variance that masks in each of these orders, (n, B) times,
+        leave in each block, (n, N).
+        """
+        pixels, masks = self._take(y, valid), self._displaced(self._phi, at)
+        fits = (self._fit_scene(masks, pixels, self._time[:, order]) for order in orders)
+        return np.array([(fit.variance + fit.floor).log().double().cpu().numpy() for fit in fits])
+
     def search(self, y: F32, valid: Flags) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y
         best.
@@ -471,9 +480,9 @@ class MaskFitter:
             phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin
         )
 
-    def _fit_scene(self, masks: Tensor, pixels: _Pixels) -> _SceneFit:
-        """Fit the scene in every block behind its masks, (N, B, p)."""
-        through = torch.einsum("kb,nbp->nkp", self._time, masks)
+    def _fit_scene(self, masks: Tensor, pixels: _Pixels, times: Tensor | None = None) -> _SceneFit:
+        """Fit the scene in every block behind its masks, (N, B, p), at their times."""
+        through = torch.einsum("kb,nbp->nkp", self._time if times is None else times, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(
             2
         ) * pixels.valid.unsqueeze(-1)

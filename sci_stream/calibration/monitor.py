@@ -17,6 +17,7 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformati
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.swapped_masks import SwappedMasks
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
@@ -122,6 +123,8 @@ class CalibrationMonitor:
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self.order = MaskOrderDetector(calibration.n_frames)
         """Evidence for the mask with which exposures begin."""
+        self.swapped = SwappedMasks(calibration.n_frames, paced=paced)
+        """Evidence for masks that are exchanged."""
         self._seen: SnapshotId | None = None
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
@@ -147,10 +150,11 @@ class CalibrationMonitor:
         """Proposed correction of the masks; changed by `measure` alone, and only if `correct` is
         set.
         """
+        correction = self._own.with_usual_light()
         if self._linear == RIGID:
-            return self._own
-        displacement = replace(self._own.displacement, linear=self._linear)
-        return replace(self._own, displacement=displacement).rounded()
+            return correction
+        displacement = replace(correction.displacement, linear=self._linear)
+        return replace(correction, displacement=displacement).rounded()
 
     def check(
         self, snapshot: Snapshot, video: Array, start: str = "warm"
@@ -223,47 +227,60 @@ class CalibrationMonitor:
 
     def _assess(self, snapshot: Snapshot, left_out: Flags | None) -> CalibrationHealth:
         y, valid = valid_measurement(snapshot, self._calibration, left_out)
-        if self._geometry is not None:
-            linear = self._geometry.measure(y, valid, self._linear)
-            if linear != self._linear:
-                self._turn(linear, y, valid)
-        fit = None if self._fitter is None else self._evident(y, valid, self._fit(y, valid))
         brightness = self._brightness(y, valid)
         lit = brightness is not None and brightness >= DARK
-        if fit is not None and lit:
-            self._judge(fit.match, y, valid)
-        trusted = (
-            fit is not None
-            and fit.match >= _LEAST_MATCH
-            and fit.shift_sd_px <= _MAX_SD_PX
-            and not self._are_others
-        )
-        if self._fitter is not None and fit is not None and trusted:
-            self._follow(fit)
+        fit = self._fit_masks(y, valid, lit=lit)
+        trusted = fit if fit is not None and self._is_trusted(fit) else None
+        if trusted is not None:
+            self._follow(trusted)
             if self._correct:
-                self._update_correction(y, valid, fit, snapshot)
-        followed, errors = self._displacement if trusted else None, self.errors
-        shift = (None, None) if followed is None else followed.shift_px
-        self._until_assessment = (
-            self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)
-        ) - 1
+                self._update_correction(y, valid, trusted, snapshot)
         match = None if fit is None else 0.0 if self._are_others else fit.match
         if match == 0.0 and lit and not self._are_others:
             match = _RIGHT_IN_DOUBT
-        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
-            self._until_assessment = 0
+        self._plan_next(match)
+        shift: tuple[float | None, float | None] = (None, None)
+        if trusted is not None and self._displacement is not None:
+            shift = self._displacement.shift_px
         return CalibrationHealth(
             shift_x_px=shift[0],
             shift_y_px=shift[1],
-            shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
+            shift_sd_px=None if trusted is None else trusted.shift_sd_px,
             match=match,
-            contrast=None if fit is None or not trusted else _certain_contrast(fit),
+            contrast=None if trusted is None else _certain_contrast(trusted),
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=brightness,
             gain=relative_gain(snapshot.chunks, self._calibration),
-            error_log_odds=None if errors is None else errors.log_odds,
+            error_log_odds=None if self.errors is None else self.errors.log_odds,
         )
+
+    def _fit_masks(self, y: F32, valid: Flags, *, lit: bool) -> MaskFit | None:
+        """Return the fit of the masks, and judge by it whether they are others; None if they
+        cannot be measured.
+        """
+        if self._geometry is not None:
+            linear = self._geometry.measure(y, valid, self._linear)
+            if linear != self._linear:
+                self._turn(linear, y, valid)
+        if self._fitter is None:
+            return None
+        fit = self._evident(y, valid, self._fit(y, valid))
+        if lit:
+            self._judge(fit.match, y, valid)
+        return fit
+
+    def _is_trusted(self, fit: MaskFit) -> bool:
+        """Return whether a fit says where the masks are."""
+        certain = fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
+        return certain and not self._are_others
+
+    def _plan_next(self, match: float | None) -> None:
+        """Decide which snapshot to assess next: often at the start, and while the masks move."""
+        often = max(1, self._every // _OFTEN)
+        self._until_assessment = (self._every if self._calm >= _CALM else often) - 1
+        if self._assessments < LEARNING_SNAPSHOTS or match == 0.0:
+            self._until_assessment = 0
 
     def _turn(self, linear: Linear, y: F32, valid: Flags) -> None:
         """Take the masks after this rotation, magnification and shear if blocks show it, too.
@@ -453,10 +470,20 @@ class CalibrationMonitor:
         if self.order.order not in (before, (UNKNOWN, 0)):
             self.look_now()
 
+    def look_at_order(self, snapshot: Snapshot, left_out: Flags | None) -> None:
+        """Compare orders of the masks by a snapshot, in a part of the time."""
+        if self._fitter is None or self._are_others or not self.swapped.is_due():
+            return
+        y, valid = valid_measurement(snapshot, self._calibration, left_out)
+        orders = self.swapped.orders
+        if self.swapped.add(self._fitter.misfits(y, valid, self._own.displacement, orders)):
+            self.look_now()
+
     def begin_anew(self) -> None:
         """Forget all snapshots before a change, and measure the masks as at the start of a run."""
         self._forget()
         self._calm = self._assessments = 0
+        self.swapped.forget()
         self.look_now()
 
     def look_now(self) -> None:

@@ -34,6 +34,9 @@ _TINY = 1e-6
 # The other two agree, and the offsets differ little from strip to strip and from look to look.
 _STRIPS = 4
 _LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.042, 0.5, 0.4, 0.3
+# The picture jumps where the halves meet, by so many usual jumps between columns or rows, which are
+# means over so many pixels of a colour: 60 DN jump by 1.5 to 8 (four scenes, grey and mosaic).
+_LEAST_JUMP, _JUMP_PX = 1.0, 2
 
 # Cells of one colour cell each. They show lag where the scene changed from one snapshot to the
 # next, in units of white, and then stands still: it varies by these shares of the change.
@@ -56,7 +59,9 @@ _STILL_PIXEL, _CHANGED, _DARK, _OUTLIER = 0.04, 0.2, 0.05, 0.5
 # of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene as
 # 8 %: there, all differences were larger than the last bound, or these a fifth of them in square.
 _BLOCK_PX, _BLOCK_PIXELS, _FEWEST_BLOCKS = 16, 64, 10
-_LEAST_GAINS, _LEAST_SHARE, _MAX_DIFFERENCES = 0.028, 0.25, 0.1
+# Gains are alike all over the sensor: the quarter of the blocks had 0.77 to 0.96 of the middle one,
+# and 0.1 in a splash of 96 px with right gains.
+_LEAST_GAINS, _LEAST_SHARE, _MAX_DIFFERENCES, _ALIKE = 0.028, 0.25, 0.1, 0.5
 
 
 class _Picture(NamedTuple):
@@ -78,6 +83,8 @@ class _Look(NamedTuple):
     """(2, strips): of columns and of rows."""
     level: F64
     """As ``contrast``: mean of y, in units of white."""
+    jumps: tuple[float, float]
+    """From the left to the right half, and from the upper to the lower one, in usual jumps."""
 
 
 class SensorFaults:
@@ -158,7 +165,10 @@ class SensorFaults:
         rest = rest - ring_mean(rest[np.newaxis].astype(np.float32), self._step)[0]
         contrast, level = local_contrast(y, self._phi, self._calibration.bayer, _STRIPS)
         is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
-        now = _Look(frames.mean(0), is_still, rest, contrast, level)
+        light = self._phi.sum(0)
+        lit = y / np.maximum(light, _DARK * light.max())
+        jumps = (_jump(lit.mean(0), self._step), _jump(lit.mean(1), self._step))
+        now = _Look(frames.mean(0), is_still, rest, contrast, level, jumps)
         if self._looks:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
         self._looks.append(now)
@@ -172,7 +182,8 @@ class SensorFaults:
         for along, names in enumerate(sides):
             for name, order in zip(names, (slice(None), slice(None, None, -1)), strict=True):
                 offset = _offset(contrast[along][:, order], level[along][:, order])
-                if not offset:
+                jump = float(np.median([look.jumps[along] for look in self._looks]))
+                if not offset or jump * (1 if order.step else -1) < _LEAST_JUMP:
                     continue
                 offset_dn = offset * self._calibration.full_scale_dn
                 text = (
@@ -207,7 +218,7 @@ class SensorFaults:
         low, middle = np.quantile(common[shows] / pixels[shows], (0.25, 0.5))
         differences = np.quantile(squares[shows] / pixels[shows], 0.25)
         least = max(_LEAST_GAINS**2, _LEAST_SHARE * differences)
-        if low < 0 or middle < least or differences > _MAX_DIFFERENCES**2:
+        if low < _ALIKE * middle or middle < least or differences > _MAX_DIFFERENCES**2:
             return []
         spread = float(np.sqrt(middle))
         text = (
@@ -280,6 +291,14 @@ def _common(a: _Look, b: _Look) -> F64:
     rows, columns = (size // _BLOCK_PX for size in chosen.shape)
     whole = parts[:, : rows * _BLOCK_PX, : columns * _BLOCK_PX]
     return np.asarray(whole.reshape(3, rows, _BLOCK_PX, columns, -1).sum((2, 4)), np.float64)
+
+
+def _jump(profile: F32, step: int) -> float:
+    """Return by how much a profile jumps in its middle, in usual jumps."""
+    width = _JUMP_PX * step
+    means = np.convolve(profile, np.full(width, 1 / width), "valid")
+    jumps = means[width:] - means[:-width]
+    return float(jumps[len(jumps) // 2] / (np.median(np.abs(jumps)) + _TINY))
 
 
 def _offset(contrast: F64, level: F64) -> float:

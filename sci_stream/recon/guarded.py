@@ -51,7 +51,7 @@ _MAX_MISFIT = 0.12
 # The monitor measures displacements up to this one.
 _MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`, and
-# so does light that changes by more.
+# so does light, or a gain of masks, that changes by more.
 _MOVED_PX, _DEEP = 0.1, 0.3
 
 
@@ -179,6 +179,12 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self.engine.correct_masks(NO_CORRECTION)
 
+    def forget_order(self) -> None:
+        """Determine the order of the masks from the beginning: it was changed on purpose."""
+        if self._monitor is not None:
+            self._monitor.order.forget()
+            self._monitor.swapped.forget()
+
     def measure(self, snapshot: Snapshot) -> None:
         """Inspect a snapshot, and correct the masks by it: before it is solved."""
         if self._monitor is None:
@@ -249,7 +255,8 @@ class GuardedSolver:
         calibration = self.engine.calibration
         others = set(_OF_MONITOR) if monitor.measures else set()
         moved = not health.corrected and (health.shift_px or 0.0) > _MOVED_PX
-        if moved or self.engine.masks.correction.light_depth > _DEEP:
+        used = self.engine.masks.correction
+        if moved or max(used.light_depth, used.gain_error) > _DEEP:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
@@ -285,6 +292,8 @@ class GuardedSolver:
                 # Masks that are off look like pixels whose gains are.
                 of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
             noticed += of_sensor or masks_or_light
+            if self._monitor is not None:
+                noticed += self._monitor.swapped.defects
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -366,6 +375,8 @@ class GuardedSolver:
             monitor.look_now()
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
+        if self._guard.live:
+            monitor.look_at_order(snapshot, self.engine.left_out)
         if health is None:
             return None
         self._assess(health)

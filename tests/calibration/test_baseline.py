@@ -92,9 +92,11 @@ def test_alarm_ends_with_the_usual_noise() -> None:
     assert baseline.excess is None
 
 
-def test_another_scene_has_figures_of_its_own() -> None:
-    baseline, answers = watched(*[0.04] * 10, scene=OTHER_SCENE)
-    assert answers == ["cut", *[""] * 9]
+@pytest.mark.parametrize(("noise", "answer"), [(0.022, "cut"), (0.04, "step")])
+def test_another_scene_has_figures_of_its_own(noise: float, answer: str) -> None:
+    """Masks that are suddenly wrong make noise, and a video that looks like another scene."""
+    baseline, answers = watched(*[noise] * 10, scene=OTHER_SCENE)
+    assert answers == [answer, *[""] * 9]
     assert baseline.excess is None
 
 

@@ -83,7 +83,7 @@ class CalibrationWatch:
             return
         if corrections != self._corrections or snapshot.chunks.get(STATE):
             self._corrections = corrections
-            order.forget()
+            self.solver.forget_order()
         else:
             self.first_mask = order.first_mask
         placed = tuple(snapshot.chunks.get(name, 0) for name in (DELAY, SHIFT_X, SHIFT_Y))
