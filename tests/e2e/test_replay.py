@@ -93,8 +93,9 @@ def test_first_shots_of_traffic_with_tv_reach_expected_psnr(
     data_dir: Path, rig_in_process: RigMaker
 ) -> None:
     published = data_dir / "benchmark" / "traffic48_cacti.mat"
-    camera = camera_of("replay", path=str(published), stop=2, snapshot_rate_hz=0.0)
-    rig = rig_in_process({"camera": camera, "reconstruct": {"iterations": None}})
+    camera = camera_of("replay", path=str(published), snapshot_rate_hz=0.0)
+    changes = {"camera": camera, "reconstruct": {"iterations": None}}
+    rig = rig_in_process(changes, snapshots=2)
     rig.nodes["acquire"].join()
     summary = rig.finish()
     assert assert_accounted_for(summary)["reconstructed"] == 2

@@ -227,12 +227,12 @@ def test_second_camera_of_a_producer_in_one_process_is_refused(make: MakeHarvest
 def test_missing_packages_error_names_the_extra(make: MakeHarvestersCamera) -> None:
     program = (
         "import sys; sys.modules['harvesters'] = None\n"
-        "from sci_stream_drivers.harvesters import *; from sci_stream.errors import CameraError\n"
+        "from sci_stream_drivers.harvesters import *; from sci_stream.errors import ConfigError\n"
         "try: HarvestersCamera(HarvestersOptions(cti=['/none.cti'])).open()\n"
-        "except CameraError as error: print(error)\n"
+        "except ConfigError as error: print(error)\n"
     )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert "need the packages harvesters and genicam" in said
-    assert "pip install 'sci-stream[genicam]'" in said
+    assert "A camera with a GenTL producer needs the library harvesters" in said
+    assert 'pip install "sci-stream[genicam]"' in said

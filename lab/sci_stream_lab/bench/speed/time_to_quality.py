@@ -93,7 +93,7 @@ def read_shots(path: Path, most: int) -> Footage:
     ConfigError
         If its frames are of odd size, for which the published network is not defined.
     """
-    footage = filmed(path.stem, "replay", path=path, stop=most)
+    footage = filmed(path.stem, "replay", path=path)
     height, width = footage.calibration.shape
     if height % 2 or width % 2:
         raise ConfigError(
@@ -101,7 +101,7 @@ def read_shots(path: Path, most: int) -> Footage:
             expected="an even number of rows and columns, as the published network needs",
             got=f"{height}×{width} pixels",
         )
-    return footage
+    return dataclasses.replace(footage, snapshots=footage.snapshots[:most])
 
 
 def time_to_reach(
