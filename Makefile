@@ -50,11 +50,11 @@ test-lowest:  ## Files, configuration and commands with the oldest versions that
 		tests/tools/test_replay_jobs.py bridges/tests/test_batch.py bridges/tests/test_epics.py
 
 # CI runs it with the newest Python that it has; `make test` runs with the oldest, 3.11.
-test-newest:  ## Files, configuration, commands and solves with another Python (PYTHON=python3.13)
+test-newest:  ## Files, messages, configuration and solves with another Python (PYTHON=python3.13)
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[reconstruct,compression,video,export,genicam]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
-	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/recon
+		--editable '.[reconstruct,compression,video,export,genicam]' pytest pytest-timeout pytest-xdist hypothesis httpx scipy pyyaml psutil packaging
+	OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -n 2 tests/files tests/wire tests/test_config.py tests/imaging tests/recon/test_engine.py
 
 # Files of every package with their hashes, for the images; the versions are those of constraints.txt.
 LOCK := $(BIN)/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.12 --no-header \
