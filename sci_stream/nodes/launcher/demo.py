@@ -31,8 +31,8 @@ _USUAL_PX = 256
 _N_FRAMES = 8
 # Target time of a reconstruction: the longest interval between two updates.
 _SOLVE_S = 0.6
-# Warm iterations of our own network that a device has to have time for. On the demo's scene six
-# have 0.4 dB more than four in 1.3 of the time (docs/benchmarks.md).
+# Warm iterations of our own network that a device has to have time for: six have 0.1 dB more than
+# four in 1.4 of the time (lab/research/speed-cpu.md).
 _NETWORK_ITERATIONS: tuple[int, ...] = (6, 4)
 # A node spends up to so many while no snapshot waits.
 _MAX_ITERATIONS = 12
