@@ -97,6 +97,8 @@ def test_figure_advances_a_modulator_that_is_not_corrected(
     tables = coded(tmp_path, correct=False)
     tables["reconstruct"]["reactions"] = ["residual > 0, at most 1: acquire advance_masks"]
     rig = rig_in_process(tables)
+    offered = rig.sink._operators.describe
+    rig.wait_for(lambda: "advance_masks" in str(offered()), "the action is offered")
     rig.reconstruct(2)
     rig.wait_for(lambda: rig.sink._operators.recent, "the reaction is carried out")
     rig.reconstruct(3)
