@@ -64,11 +64,13 @@ def masks_of(kind: str) -> np.ndarray:
     return masks[kind].astype(np.float32)
 
 
-def psnr_db(y: np.ndarray, masks: np.ndarray, film: np.ndarray) -> float:
+def psnr_db(
+    y: np.ndarray, masks: np.ndarray, film: np.ndarray, *, solver: str = "tv", iterations: int = 5
+) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = sci_stream.reconstruct(
-            y, masks, truth=film, solver="tv", iterations=5, device="cpu"
+            y, masks, truth=film, solver=solver, iterations=iterations, device="cpu"
         )
     assert np.isfinite(result.video).all()
     assert result.psnr_db is not None
@@ -88,3 +90,16 @@ def test_no_noise_is_no_worse_than_a_little(kind: str, form: str, film: np.ndarr
     )
     assert min(none, least) > little - 0.1
     assert much > 15
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", MASKS)
+def test_default_solver_needs_no_noise(kind: str, film: np.ndarray) -> None:
+    masks = masks_of(kind)
+    y = (masks.astype(np.float64) * film).sum(0)
+    little = 1e-3 * np.random.default_rng(0).standard_normal(y.shape)
+    none, some = (
+        psnr_db(FORMS["float32"](each), masks, film, solver="unrolled", iterations=12)
+        for each in (y, y + little)
+    )
+    assert none > some - 0.1
