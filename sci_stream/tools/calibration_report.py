@@ -63,11 +63,13 @@ def write_report(path: Path, calibration: Calibration, measured: Measured | None
     blank = np.full_like(rows[0][0], 255)
     picture = np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows])
     try:
-        _, encoded = cv2.imencode(path.suffix, picture)
+        done, encoded = cv2.imencode(path.suffix, picture)
     except cv2.error:
         raise StorageError(
             f"Unknown format of the report {path}", expected="such as .png or .tif"
         ) from None
+    if not done:
+        raise StorageError(f"The report {path} cannot be encoded")
     with writing(path):
         path.write_bytes(encoded.tobytes())
 

@@ -110,7 +110,9 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
             )
         raise InputError(
             f"{source} contains no {what} to export",
-            hint="sci-stream replay reconstructs video from raw snapshots.",
+            hint="sci-stream replay reconstructs it from raw snapshots."
+            if options.stored == "video"
+            else None,
         )
     return seqs
 
