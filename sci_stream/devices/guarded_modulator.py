@@ -28,24 +28,23 @@ class _Guarded:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         guard = _quietly if name in ("stop", "close") else _guarded
-        return partial(guard, getattr(self._modulator, name))
+        return partial(guard, name, getattr(self._modulator, name))
 
 
-def _guarded(call: Callable[..., Any], *arguments: object) -> Any:
+def _guarded(name: str, call: Callable[..., Any], *arguments: object) -> Any:
     try:
         result = call(*arguments)
-        if call.__name__ == "counters":
+        if name == "counters":
             return {str(name): int(count) for name, count in result.items()}
         return result
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a driver may raise anything
-        name = call.__name__
         raise CameraLost(f"The mask modulator does not respond to {name}()", got=error) from error
 
 
-def _quietly(call: Callable[[], None]) -> None:
+def _quietly(name: str, call: Callable[[], None]) -> None:
     try:
-        _guarded(call)
+        _guarded(name, call)
     except (CameraLost, InputError) as error:
         log.warning("%s: it is released without", error)
