@@ -193,7 +193,7 @@ def declare(
         if isinstance(bound, annotated_types.Ge):
             ends["low"] = float(bound.ge)  # type: ignore[arg-type] # the bound of a number is one
         elif isinstance(bound, annotated_types.Le):
-            ends["high"] = float(bound.le)  # type: ignore[arg-type]
+            ends["high"] = float(bound.le)  # type: ignore[arg-type] # likewise
     kind: Kind = "number"
     if isinstance(value, bool):
         kind = "flag"

@@ -258,14 +258,12 @@ class _Checks:
         )
 
     def _check_solver(self) -> str:
-        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver  # noqa: PLC0415 - a light host has no torch
 
         section = self._rig.reconstruct
-        prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
+        prior, settings = solver.make_prior(section, _first_device(self._rig))
         settings = (
-            solver_settings.suited(section, settings, self._calibration)
-            if self._calibration
-            else settings
+            solver.suited(section, settings, self._calibration) if self._calibration else settings
         )
         self._solver = prior, settings
         from_camera = self._capabilities.chunks if self._capabilities else ()
@@ -345,7 +343,7 @@ class _Checks:
         """Return what this machine solves in time, in words and as values of the rig file: fewer
         iterations, a quicker solver, a slower camera.
         """
-        from sci_stream.devices import solver as solver_settings  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.devices import solver  # noqa: PLC0415 - a light host has no torch
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         assert self._solver
@@ -356,7 +354,7 @@ class _Checks:
             return f"fits: {fewer} iterations", {"reconstruct": {"iterations": fewer}}
         changed = {"solver": _QUICK, "weights": None, "iterations": _GOOD_ITERATIONS}
         section = self._rig.reconstruct.model_copy(update=changed)
-        prior, settings = solver_settings.make_prior(section, device)
+        prior, settings = solver.make_prior(section, device)
         engine = Engine(self._calibration, prior, device, settings, cuda_graphs=False)
         engine.warm_up()
         hz = _SHARE * self._measured_hz(engine, settings.iterations)
