@@ -175,7 +175,9 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
         )
         with self._guard("started"):
-            self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER))
+            # No chunk cache: it took 1 MiB for each of some sixty datasets, and each block of rows
+            # that is read back stayed there for good.
+            self._file = opened.enter_context(open_file(hidden, "r+", libver=LIBVER, rdcc_nbytes=0))
             self._rows = RowTable(self._file, self.info)
             self._frames = {name: self._file[name] for name in self._layout.frames}
             self._extents = dict.fromkeys(self._frames, 0)

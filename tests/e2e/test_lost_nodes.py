@@ -100,11 +100,14 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
     save_masks(masks)
     changes = {
         **RUNS_ON,
+        # A node of the rig itself: the camera waits for it. Before a node that comes by itself,
+        # the policy `record` would keep raw counts alone.
+        "reconstruct": {**RUNS_ON["reconstruct"], "nodes": 1},
         "policy": {"mode": "record", "spool": str(spool)},
         "preview": {"enabled": True},
         "calibration": {"file": str(masks)},
     }
-    with RunningRigSolvedHere(tmp_path, changes) as rig:
+    with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 6)
         # A run keeps its rig file and its masks: restarted nodes read the same as before.
         rig.path.write_text("[rig")
@@ -129,7 +132,7 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
         ledger = assert_accounted_for(summary)
         acquired = ledger["acquired"]
         assert summary["series"] == begun["series"]
-        assert acquired == ledger["reconstructed"]
+        assert ledger["reconstructed"] == acquired, ledger
         assert summary["restarts"] == 2
         assert {(change["old"], change["new"]) for change in summary["changes"]} <= {(0.9, 0.5)}
         first, second = rig.segments()
