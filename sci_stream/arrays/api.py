@@ -22,7 +22,7 @@ from sci_stream.arrays.solver import (
     OnMismatch,
     Progress,
 )
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import COLOURS, look_like_colours

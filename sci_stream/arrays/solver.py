@@ -22,7 +22,9 @@ from sci_stream.arrays.inputs import (
 from sci_stream.arrays.pairing import paired
 from sci_stream.arrays.scale import estimated_white
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.calibration.evidence import Defect, stuck_in, truth_defects
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import stuck_in
+from sci_stream.calibration.evidence.true_frames import truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS
 from sci_stream.errors import DataError, InputError
 from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot

@@ -18,7 +18,7 @@ from collections import deque
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.model import F32, F64, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import CalibrationHealth, SolveReport

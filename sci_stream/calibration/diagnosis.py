@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection

@@ -27,7 +27,7 @@ _MAX_TILES = 12
 _MIN_TILES = 9
 # The masks are looked for up to this share of a sensor's side away, and some pixels more.
 _REACH, _REACH_PX = 0.0125, 4
-# Peaks of tiles with other masks, or without light, are lower (`evidence.MATCH`).
+# Peaks of tiles with other masks, or without light, are lower (`mask_match.MATCH`).
 _MIN_PEAK = 0.3
 # Displacement of a corner, px, below which masks are left as they are: it costs less than 0.1 dB.
 # Right masks show at most 0.02 (faulty rig, 128 and 256 px).

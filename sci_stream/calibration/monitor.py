@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.diagnosis import DARK
-from sci_stream.calibration.evidence import CHANCE, distinction
+from sci_stream.calibration.evidence.mask_match import CHANCE, distinction
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.sensor_faults import ring_mean
 from sci_stream.model import F32, Array, Flags
 from sci_stream.optics.calibration import Calibration

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sci_stream.calibration.evidence import Defect, local_contrast
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.mask_match import local_contrast
 from sci_stream.model import F32, F64, Array, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
 

@@ -15,7 +15,7 @@ from collections import deque
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.mask_order import Places
 from sci_stream.model import F64
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
 from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
-from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, stuck_in
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.model import F32, F64, Flags, SnapshotId
 from sci_stream.optics.mask_errors import MAX_MASKS, MaskCorrection, MaskError
 from sci_stream.recon.mask_stack import MaskStack

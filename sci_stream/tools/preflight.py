@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
-from sci_stream.calibration.evidence import inspect
+from sci_stream.calibration.evidence.inspection import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
 from sci_stream.devices.analyses import Analyses

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from sci_stream.arrays.api import mean_psnr_db
 from sci_stream.arrays.solver import ArrayOptions, ArraySolver, Progress
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError
 from sci_stream.field_types import finite_or_none
 from sci_stream.file_guard import complete_output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Snapshot
 from sci_stream.modulation.feedback import (

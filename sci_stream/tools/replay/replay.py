@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sci_stream.calibration.evidence import stuck_in
+from sci_stream.calibration.evidence.inspection import stuck_in
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, InputError, StorageError
