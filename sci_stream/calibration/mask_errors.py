@@ -1,7 +1,7 @@
 r"""Estimate the errors of an exposure: shift, blur and gain of each mask, and the black level.
 
 Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is
-eliminated (`sci_stream.calibration.mask_registration`); it is linearised again at the estimate
+eliminated (`sci_stream.calibration.registration`); it is linearised again at the estimate
 until that settles (Gauss–Newton). Information JᵀWJ and score JᵀWr are averaged over snapshots, not
 added up: a scene that stays repeats its own misfit. The information is reduced if scores of blocks
 scatter more than it predicts, since texture is no white noise, and if those of snapshots do, since

@@ -16,7 +16,7 @@ from sci_stream.calibration.evidence.mask_match import CHANCE, distinction
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
-from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.registration.mask_fitter import MaskFit, MaskFitter
 from sci_stream.calibration.swapped_masks import SwappedMasks
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -214,8 +214,8 @@ class CalibrationMonitor:
             return None
         if self._fitter is not None and light != self._lamp:
             self._lamp = light
-            self._fitter.light(light)
-            self._fitter.correct(self._own)
+            self._fitter.blocks.light(light)
+            self._fitter.blocks.correct(self._own)
         health = self._assess(snapshot, left_out)
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
@@ -290,9 +290,9 @@ class CalibrationMonitor:
         """
         assert self._fitter is not None
         phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
-        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.device)
-        turned.light(self._lamp)
-        turned.correct(self._own)
+        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.blocks.device)
+        turned.blocks.light(self._lamp)
+        turned.blocks.correct(self._own)
         before, after = (
             one.fit(y, valid, one.search(y, valid)).misfit for one in (self._fitter, turned)
         )
@@ -459,7 +459,7 @@ class CalibrationMonitor:
         """Take the masks with this correction from now on."""
         assert self._fitter is not None
         self._own = correction
-        self._fitter.correct(correction)
+        self._fitter.blocks.correct(correction)
 
     def _check_order(self, snapshot: Snapshot, video: Array, start: str) -> None:
         """Compare a video with the one before it; look at the masks once their order changes."""

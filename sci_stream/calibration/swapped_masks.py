@@ -1,7 +1,7 @@
 """Tell from several snapshots whether two masks are exchanged, or exposures begin a mask late.
 
 In a block of a few pixels a scene changes nearly linearly while the masks pass
-(`sci_stream.calibration.mask_registration`). With the times of two masks exchanged it does not, and
+(`sci_stream.calibration.registration`). With the times of two masks exchanged it does not, and
 the masks explain less of it. No solve is needed, which could hide it: a warm start keeps the order
 of the video before.
 """

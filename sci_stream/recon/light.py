@@ -16,7 +16,7 @@ of the picture that it was not fitted to, where each block may fade and be cut a
 
 References
 ----------
-Variable projection and evidence as in `sci_stream.calibration.mask_registration` and `mask_errors`.
+Variable projection and evidence as in `sci_stream.calibration.registration` and `mask_errors`.
 """
 
 from __future__ import annotations
