@@ -422,7 +422,7 @@ class SinkNode:
             if series is not None and is_acquire and peer.status.get("series") == series.name:
                 series.update_from_acquire(peer.status, now_s)
         if series is not None:
-            series.learn_solvers(solvers(self._server.peers.values()))
+            series.solvers.learn(solvers(self._server.peers.values()))
             series.checkpoint()
             if series.recording_is_long_enough:
                 self._operators.switch_recording(False, "[record] stop_after_mib")
