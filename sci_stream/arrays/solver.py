@@ -225,7 +225,8 @@ class ArraySolver:
 
     def _output(self, delivered: Delivered) -> tuple[F32, SolveReport]:
         """Return the video, in the light of the options, and its report."""
-        video, report = delivered.video, delivered.report
+        video = delivered.video
+        report = delivered.report
         if self._options.light == "as_recorded" and report.start_reason != WITHHELD:
             video = in_recorded_light(video, report.masks_at)
         return video.astype(np.float32, copy=False), report

@@ -381,7 +381,8 @@ class ModulatedCamera:
         now_s = time.monotonic()
         if now_s - self._counted_s < self._count_every_s:
             return
-        before, self._counts = self._counts, self.modulator.counters()
+        before = self._counts
+        self._counts = self.modulator.counters()
         self._counted_s = time.monotonic()
         self._count_every_s = _IDLE * (self._counted_s - now_s)
         faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]

@@ -144,7 +144,8 @@ class Displacement:
         """Return an equal displacement with its base at the whole pixel nearest to its centroid, if
         the weights fit.
         """
-        (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
+        x, move_x = _recentre(self.x)
+        y, move_y = _recentre(self.y)
         base_px = (self.base_px[0] + move_x, self.base_px[1] + move_y)
         return Displacement(base_px, x, y, self.linear)
 

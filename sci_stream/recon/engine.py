@@ -237,12 +237,11 @@ class Engine:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
         if self._denoiser is None:
             return ()
-        frames, along_time = self.masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(
             self._denoiser,
-            frames,
+            self.masks.phi.shape[1],
             self.device,
-            along_time=along_time,
+            along_time=self.settings.along_time,
             mosaics=self._mosaics,
         )
 
@@ -350,7 +349,8 @@ class Engine:
         require_matching_snapshot(snapshot, self.calibration)
         self.tail = None
         if self._correction is not None:
-            correction, self._correction = self._correction, None
+            correction = self._correction
+            self._correction = None
             self.correct_masks(correction)
         stopwatch = Stopwatch(self.device)
         iterations = self._recorded(iterations or self.settings.iterations)
@@ -426,8 +426,10 @@ class Engine:
         Counts as y, (H, W); which are saturated, None where that is not known; and the fraction of
         these.
         """
-        counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
-        measurement, black = self.calibration.measurement(counts), self.masks.correction.black
+        counts = snapshot.counts
+        saturation_dn = self.calibration.saturation_dn
+        measurement = self.calibration.measurement(counts)
+        black = self.masks.correction.black
         if self.left_out is not None:
             measurement[self.left_out] = np.nan
         y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
@@ -455,7 +457,8 @@ class Engine:
         measurement = self._prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
         start = self._initialize(measurement, before)
-        still, reason = start.still, start.reason
+        still = start.still
+        reason = start.reason
         iterates = self.solve(measurement, start, iterations, between)
         del start  # a whole video, which only the first iteration needs
         for estimate in iterates:
@@ -481,7 +484,8 @@ class Engine:
         that shifted or blurred since calibration act as noise, which the calibrated variance does
         not contain.
         """
-        masks, valid = self.masks, y.abs() < _MAX_Y  # false for NaN
+        masks = self.masks
+        valid = y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
@@ -585,7 +589,8 @@ class Engine:
         priors: tuple[Callable[..., Tensor], ...],
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
-        noise, correlated = measurement.noise, None
+        noise = measurement.noise
+        correlated = None
         # From ȳ all iterations project, as in the paper.
         if error is not None and self.settings.correlated:
             posterior_mean = self.masks.linear.first_iterations.posterior_mean

@@ -42,7 +42,8 @@ class WarmUp:
         most = max(seconds)
         if abilities.steps and full > most:
             # All further ones are with the denoiser, as the first are.
-            before, least = abilities.least_before, min(seconds)
+            before = abilities.least_before
+            least = min(seconds)
             each_s = (seconds[before] - seconds[least]) / (before - least)
             seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
         return SolveCosts(seconds)

@@ -44,7 +44,8 @@ def _recorded(report: type) -> Recorded:
     )
 
 
-SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
+SOLVE_QUANTITIES = _recorded(SolveReport)
+HEALTH_QUANTITIES = _recorded(CalibrationHealth)
 
 COLUMNS = (
     Column(
@@ -357,7 +358,8 @@ def reconcile(rows: Mapping[str, Array]) -> None:
     only if its video is stored; otherwise a row that a kill left inconsistent would be counted and
     never sent again.
     """
-    outcome, reconstructed = rows["outcome"], OUTCOME_CODES["reconstructed"]
+    outcome = rows["outcome"]
+    reconstructed = OUTCOME_CODES["reconstructed"]
     stored = (rows["state"] & RowState.VIDEO) != 0
     outcome[~stored & (outcome == reconstructed)] = 0
     outcome[stored] = reconstructed

@@ -211,7 +211,8 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     counts, and errors.
     """
     problems: list[str] = []
-    reconstructed, stored = IntervalSet(), IntervalSet()
+    reconstructed = IntervalSet()
+    stored = IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
     for number in range(max(segment_numbers(path), default=0) + 1):
         candidate = segment_path(path, number)

@@ -169,7 +169,8 @@ class _OpenCamera:
         """Return the video of exposure ``n`` in even light, as bright as that of the lamp, and the
         light of each frame, (B,), relative to it.
         """
-        x, light = self._exposure.frames(n), self._options.light(n)
+        x = self._exposure.frames(n)
+        light = self._options.light(n)
         if self._options.lamp_depth:
             x *= light.mean()
         return x, light / light.mean()

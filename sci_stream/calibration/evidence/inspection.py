@@ -111,7 +111,8 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     """
     # Whole cells of colour filters.
     even = (..., slice(len(y) // 2 * 2), slice(y.shape[1] // 2 * 2))
-    y, phi = np.asarray(y[even], np.float64), phi[even]
+    y = np.asarray(y[even], np.float64)
+    phi = phi[even]
     valid = np.isfinite(y)
     if not valid.any() or np.ptp(y[valid]) == 0:
         return []

@@ -75,14 +75,16 @@ def _blurred(image: F64, sigma: float) -> F64:
 
 def correlation(a: F64, b: F64, where: Flags) -> float:
     """Return the correlation of two images."""
-    a, b = a[where] - a[where].mean(), b[where] - b[where].mean()
+    a = a[where] - a[where].mean()
+    b = b[where] - b[where].mean()
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / scale if scale > 0 else 0.0
 
 
 def displaced_correlations(a: F64, b: F64, where: Flags) -> F64:
     """Return the correlation of a with b, (H, W), displaced cyclically by each number of pixels."""
-    a, b = np.where(where, a - a[where].mean(), 0), np.where(where, b - b[where].mean(), 0)
+    a = np.where(where, a - a[where].mean(), 0)
+    b = np.where(where, b - b[where].mean(), 0)
     product = np.fft.irfft2(np.fft.rfft2(a) * np.conj(np.fft.rfft2(b)), a.shape)
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return np.asarray(product / max(scale, 1e-300))
@@ -92,7 +94,8 @@ def compare(y: Array, phi: Array, bayer: BayerPhase | None) -> tuple[F64, F64, F
     """Return the modulation of y, (H, W), and of the light of masks, (B, H, W), the local mean of
     y, and where both are large enough.
     """
-    y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
+    y = np.asarray(y, np.float64)
+    light = np.asarray(phi, np.float64).sum(0)
     valid = np.isfinite(y)
     r, level, usable = modulation(np.where(valid, y, 0.0), valid, bayer)
     t, _, lit = modulation(light, valid, bayer)
@@ -139,7 +142,8 @@ def local_contrast(y: Array, phi: Array, bayer: BayerPhase | None, strips: int) 
     """
     r, t, level, usable = compare(y, phi, bayer)
     weight = np.where(usable, level**2, 0.0)
-    slopes, levels = [], []
+    slopes = []
+    levels = []
     for axis in (1, 0):
         common, light_alone, levels_of = (
             np.array([part.sum() for part in np.array_split(image, strips, axis)])
@@ -158,7 +162,8 @@ def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tupl
     """
     top, left = (max(0, (side - _SHARES_PX) // 4 * 2) for side in y.shape)
     inside = (..., slice(top, top + _SHARES_PX), slice(left, left + _SHARES_PX))
-    y, phi = np.asarray(y[inside], np.float64), np.asarray(phi[inside], np.float64)
+    y = np.asarray(y[inside], np.float64)
+    phi = np.asarray(phi[inside], np.float64)
     valid = np.isfinite(y)
     _, level, usable = modulation(np.where(valid, y, 0.0), valid, bayer)
     light = local_mean(phi.sum(0), bayer)

@@ -41,7 +41,8 @@ def orientation_defect(
     r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhase | None
 ) -> Defect | None:
     """Return in which other orientation the masks fit, or that they fit in none."""
-    best, sign = abs(fit), 1.0
+    best = abs(fit)
+    sign = 1.0
     fitting = None
     for name, (remedy, turn) in _ORIENTATIONS.items():
         turned = np.ascontiguousarray(turn(light))
@@ -50,7 +51,8 @@ def orientation_defect(
         t, _, lit = modulation(turned, np.ones_like(usable), bayer)
         other = correlation(r, t, usable & lit)
         if abs(other) > max(best, MATCH):
-            best, sign = abs(other), np.sign(other)
+            best = abs(other)
+            sign = np.sign(other)
             fitting = name, remedy, turn
     if fitting is None:
         t, _, lit = modulation(light, np.ones_like(usable), bayer)
@@ -63,7 +65,8 @@ def orientation_defect(
         return Defect("mask_match", text, fatal=abs(fit) < _WRONG)
     name, remedy, repair = fitting
     if sign < 0:
-        name, remedy = f"{name} and inverted", f"1 - {remedy}"
+        name = f"{name} and inverted"
+        remedy = f"1 - {remedy}"
 
     def repaired(masks: Array) -> Array:
         turned = np.stack([repair(mask) for mask in masks])

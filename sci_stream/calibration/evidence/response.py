@@ -31,7 +31,9 @@ def response_defect(
     the scene is dark. Weighted by ȳ, the scene's texture, which does not know of the masks, has no
     part in the mean slope.
     """
-    r, t, level = r[usable], t[usable], level[usable]
+    r = r[usable]
+    t = t[usable]
+    level = level[usable]
     slope, error = _slope(r * level, t * level, t)
     if _SLOPE[0] <= slope + SURE * error and slope - SURE * error <= _SLOPE[1]:
         return None

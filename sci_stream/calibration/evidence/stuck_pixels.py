@@ -65,12 +65,14 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     if bayer is not None:
         planes = zip(mosaics.split(np.asarray(y)), mosaics.split(np.asarray(phi)), strict=True)
         return mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
-    y, phi = np.nan_to_num(np.asarray(y, np.float64), nan=0.0), np.asarray(phi, np.float64)
+    y = np.nan_to_num(np.asarray(y, np.float64), nan=0.0)
+    phi = np.asarray(phi, np.float64)
     light = phi.sum(0)
     least = 0.1 * float(light.mean())
     lit = light > least
     light = np.maximum(light, least)
-    level, singles = y / light, np.zeros(y.shape, np.bool_)
+    level = y / light
+    singles = np.zeros(y.shape, np.bool_)
     top = float(np.quantile(level, 0.98))
     if min(y.shape) <= 2 * _AROUND or top <= 0:
         return singles
@@ -83,7 +85,8 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     rows, columns = np.unravel_index(places, y.shape)
     if len(places):
         here = level[rows, columns]
-        value, (expected, error) = y[rows, columns], _expected(y, phi, rows, columns)
+        value = y[rows, columns]
+        expected, error = _expected(y, phi, rows, columns)
         excess = (value - expected) / error
         low, high, spot = _range_around(level, rows, columns)
         if phi.mean() < _SPARSE:
@@ -152,9 +155,11 @@ def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64
         top[:, np.newaxis] + np.arange(size**2) // size,
         left[:, np.newaxis] + np.arange(size**2) % size,
     )
-    around, masks = y[square], np.moveaxis(phi[:, *square], 0, -1)
+    around = y[square]
+    masks = np.moveaxis(phi[:, *square], 0, -1)
     here = (np.arange(len(rows)), (rows - top) * size + columns - left)
-    around[here], masks[here] = 0, 0
+    around[here] = 0
+    masks[here] = 0
     lit = masks.sum(-1)
     # Other stuck pixels are not to be fitted.
     bound = 3 * np.quantile(around / np.maximum(lit, 1e-3 * lit.mean()), 0.8, 1, keepdims=True)

@@ -39,7 +39,9 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     order = np.arange(len(phi))
     for _ in order:
         mask, frame = np.unravel_index(np.argmax(closeness), closeness.shape)
-        order[frame], closeness[mask], closeness[:, frame] = mask, -np.inf, -np.inf
+        order[frame] = mask
+        closeness[mask] = -np.inf
+        closeness[:, frame] = -np.inf
     name = f"masks[{order.tolist()}]"
     _, misfits[name] = fit_white(y, phi[order], truth)
     best = min(misfits, key=lambda name: misfits[name])

@@ -141,7 +141,8 @@ class MaskBlocks:
         columns = []
         for axis in (0, 1):
             part = self._filtered(self._phi, at, 1 - axis)
-            dim, base = -1 - axis, at.base_px[axis]
+            dim = -1 - axis
+            base = at.base_px[axis]
             shifted_y = [
                 (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1)
                 for i in (0, *TAPS)
@@ -208,7 +209,8 @@ def _texture(image: Array) -> float:
     pixels a side.
     """
     height, width = (min(size, 512) // _TILE_PX * _TILE_PX for size in image.shape)
-    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    top = (image.shape[0] - height) // 2
+    left = (image.shape[1] - width) // 2
     tiles = image[top : top + height, left : left + width].reshape(
         -1, _TILE_PX, width // _TILE_PX, _TILE_PX
     )

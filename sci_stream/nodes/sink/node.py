@@ -325,7 +325,8 @@ class SinkNode:
         """End the series: close the recording with its ledger, write the summary, confirm to the
         acquire node.
         """
-        series, self._series = self._series, None
+        series = self._series
+        self._series = None
         assert series is not None
         series.statistics.end_reason = reason
         recording = series.close()
