@@ -417,10 +417,9 @@ class CalibrationMonitor:
         assert self._displacement is not None
         at = replace(self._own, displacement=self._displacement)
         gains = []
-        for halves in self._fitter.halves():
-            for one, other in (halves, halves[::-1]):
-                errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
-                gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
+        for one, other in self._fitter.halves():
+            errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
+            gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
         return gains
 
     def _forget(self) -> None:

@@ -73,14 +73,15 @@ class MaskBlocks:
         return _correlation(self._calibrated, _elsewhere(self._calibrated))
 
     def halves(self) -> list[tuple[MaskBlocks, MaskBlocks]]:
-        """Return the blocks of the left and the right half of the picture, and of its upper and
-        lower half.
+        """Return the blocks of each half of the picture, left, right, upper and lower, with those
+        of the other one.
         """
-        places = (self._columns[:, 0, 0], self._rows[:, 0, 0])
-        return [
-            (self._part(place < np.median(place)), self._part(place >= np.median(place)))
-            for place in places
-        ]
+        pairs = []
+        for place in (self._columns[:, 0, 0], self._rows[:, 0, 0]):
+            first = self._part(place < np.median(place))
+            second = self._part(place >= np.median(place))
+            pairs += [(first, second), (second, first)]
+        return pairs
 
     def _part(self, blocks: Flags) -> MaskBlocks:
         part = copy.copy(self)

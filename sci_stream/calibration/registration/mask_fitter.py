@@ -138,8 +138,8 @@ class MaskFitter:
         return len(self.blocks) >= _ENOUGH_BLOCKS
 
     def halves(self) -> list[tuple[MaskFitter, MaskFitter]]:
-        """Return fitters of the left and the right half of the picture, and of its upper and lower
-        half.
+        """Return fitters of each half of the picture, with that of the other one; see
+        `MaskBlocks.halves`.
         """
         return [(self._with(one), self._with(other)) for one, other in self.blocks.halves()]
 
@@ -208,11 +208,10 @@ class MaskFitter:
         """
         if len(self.blocks) < _LEAST_BLOCKS:
             return 0.0
-        gains = []
-        for halves in self.halves():
-            for one, other in (halves, halves[::-1]):
-                fitted = one.fit(y, valid, start).displacement
-                gains.append(other._gain_of(fitted, y, valid))
+        gains = [
+            other._gain_of(one.fit(y, valid, start).displacement, y, valid)
+            for one, other in self.halves()
+        ]
         return float(np.mean(gains))
 
     def _gain_of(self, at: Displacement, y: F32, valid: Flags) -> float:
