@@ -158,7 +158,7 @@ class ModulatedCamera:
             np.roll(self._patterns, (moved[1], moved[0]), (1, 2)) if any(moved) else self._patterns
         )
 
-    def _arm(self, n_patterns: int, delay_us: float = 0.0) -> TimingPlan:
+    def _arm(self, n_patterns: int, delay_us: float) -> TimingPlan:
         """Plan, arm both, and return the plan with the times that they keep."""
         section = self._section
         request = TimingRequest(

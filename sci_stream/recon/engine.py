@@ -393,7 +393,12 @@ class Engine:
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(
-            arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons
+            arrival,
+            report,
+            snapshot.truth,
+            stopwatch,
+            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9),
+            reasons,
         )
 
     @property
@@ -414,9 +419,6 @@ class Engine:
         if self._denoiser is None:
             return self._abilities.steps
         return max((rung for rung in self.rungs if rung <= iterations), default=iterations)
-
-    def _record_duration(self, report: SolveReport) -> None:
-        self.costs.record(report.iterations, report.solve_ns / 1e9)
 
     def _upload(self, snapshot: Snapshot) -> tuple[Tensor, Tensor | None, float]:
         """Start copying a snapshot to the device.

@@ -209,8 +209,8 @@ class SimulatedCamera:
 
     Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
 
-    def __init__(self, options: SimulatedOptions | None = None) -> None:
-        self._given = self._options = options or SimulatedOptions()
+    def __init__(self, options: SimulatedOptions) -> None:
+        self._given = self._options = options
         self._serial = f"SIM-{self._options.seed}"
         free = self._options.trigger == "free"
         self._pacer = Pacer(self._options.snapshot_rate_hz if free else 0.0)

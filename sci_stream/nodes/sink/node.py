@@ -86,7 +86,7 @@ class SinkNode:
     backpressure reaches the senders' credit and finally the acquire node's policy.
     """
 
-    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
+    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None) -> None:
         self._rig = rig
         self._stop = stop
         self._summary = summary
