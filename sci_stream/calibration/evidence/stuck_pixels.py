@@ -35,7 +35,7 @@ _OF_SPOT = 8.0
 _SPARSE = 0.2
 # Ridge of the fit, relative to the mean of the diagonal.
 _RIDGE = 0.1
-# Errors are at least this share of the mean of y.
+# Noise floor, as a share of the top of the scene, or of the mean of y.
 _FLOOR = 0.03
 # The fit is made for so many pixels, those that stand out most.
 _MAX_PLACES = 4000
@@ -72,41 +72,13 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     lit = light > least
     light = np.maximum(light, least)
     level = y / light
-    singles = np.zeros(y.shape, np.bool_)
     top = float(np.quantile(level, 0.98))
     if min(y.shape) <= 2 * _AROUND or top <= 0:
-        return singles
-    ratio = (np.maximum(level, 0) + _FLOOR * top) / (
-        np.maximum(local_mean(level, None), 0) + _FLOOR * top
-    )
-    strength = np.maximum(ratio / _STANDS_OUT[1], _STANDS_OUT[0] / ratio)
-    places = np.argsort(strength, axis=None)[-_MAX_PLACES:]
-    places = places[strength.flat[places] > 1]
-    rows, columns = np.unravel_index(places, y.shape)
-    if len(places):
-        here = level[rows, columns]
-        value = y[rows, columns]
-        expected, error = _expected(y, phi, rows, columns)
-        excess = (value - expected) / error
-        low, high, spot = _range_around(level, rows, columns)
-        if phi.mean() < _SPARSE:
-            high = np.maximum(high, np.quantile(level, 0.999))
-            low = np.full_like(low, -np.inf)  # a dark frame is no dead pixel
-        bright = (here > _BRIGHT * top) & (here > _BEYOND * high) & (here > _OF_SPOT * spot)
-        dark = (value < _DARK * expected) & (here * _BEYOND < low)
-        few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
-        singles[rows, columns] = bright & (excess > _STUCK * few)
-        # At the border, the surroundings of a dark object are out of sight.
-        last_row, last_column = np.array(y.shape) - 1
-        dark &= (rows % last_row > 0) & (columns % last_column > 0)
-        singles[rows, columns] |= dark & (excess < _DEAD)
-    # Some pixels of a hot line lie beside bright ones; a dead line is dark between others.
+        return np.zeros(y.shape, np.bool_)
+    singles = _single_pixels(y, phi, level, top)
     stuck = singles
     for axis in (0, 1):
-        line = np.minimum(level, 2 * top).mean(axis, keepdims=True)
-        padded = np.pad(line.ravel(), _LINES, mode="edge")
-        beside = [padded[: -2 * _LINES], padded[2 * _LINES :]]
-        darker, brighter = np.sort(beside, 0).reshape(2, *line.shape)
+        line, darker, brighter = _lines(level, top, axis)
         dead = (line < _DEAD_LINE * darker) & (darker > _LIT_LINE * level.mean())
         dead &= lit.mean(axis, keepdims=True) > 0.5  # a line that no mask opens is dark
         hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
@@ -114,6 +86,48 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         hot &= _variation(y, axis) < _MODULATED * _variation(light, axis)
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
+
+
+def _single_pixels(y: F64, phi: F64, level: F64, top: float) -> Flags:
+    """Return the pixels that do not fit their surroundings, by the ``level`` of y over the light of
+    the masks, and its ``top``.
+    """
+    stuck = np.zeros(y.shape, np.bool_)
+    ratio = (np.maximum(level, 0) + _FLOOR * top) / (
+        np.maximum(local_mean(level, None), 0) + _FLOOR * top
+    )
+    strength = np.maximum(ratio / _STANDS_OUT[1], _STANDS_OUT[0] / ratio)
+    places = np.argsort(strength, axis=None)[-_MAX_PLACES:]
+    places = places[strength.flat[places] > 1]
+    if not len(places):
+        return stuck
+    rows, columns = np.unravel_index(places, y.shape)
+    here = level[rows, columns]
+    value = y[rows, columns]
+    expected, error = _expected(y, phi, rows, columns)
+    excess = (value - expected) / error
+    low, high, spot = _range_around(level, rows, columns)
+    if phi.mean() < _SPARSE:
+        high = np.maximum(high, np.quantile(level, 0.999))
+        low = np.full_like(low, -np.inf)  # a dark frame is no dead pixel
+    bright = (here > _BRIGHT * top) & (here > _BEYOND * high) & (here > _OF_SPOT * spot)
+    dark = (value < _DARK * expected) & (here * _BEYOND < low)
+    few = max(1.0, _MANY_OPEN / float(phi.sum(0).mean()))
+    stuck[rows, columns] = bright & (excess > _STUCK * few)
+    # At the border, the surroundings of a dark object are out of sight.
+    last_row, last_column = np.array(y.shape) - 1
+    dark &= (rows % last_row > 0) & (columns % last_column > 0)
+    stuck[rows, columns] |= dark & (excess < _DEAD)
+    return stuck
+
+
+def _lines(level: F64, top: float, axis: int) -> tuple[F64, F64, F64]:
+    """Return the mean of each line, and of the darker and the brighter line beside it."""
+    line = np.minimum(level, 2 * top).mean(axis, keepdims=True)
+    padded = np.pad(line.ravel(), _LINES, mode="edge")
+    beside = [padded[: -2 * _LINES], padded[2 * _LINES :]]
+    darker, brighter = np.sort(beside, 0).reshape(2, *line.shape)
+    return line, darker, brighter
 
 
 def _variation(image: F64, axis: int) -> F64:
