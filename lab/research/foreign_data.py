@@ -18,7 +18,8 @@ import cv2
 import numpy as np
 
 import sci_stream
-from sci_stream.calibration.evidence import examine, stuck_pixels
+from sci_stream.calibration.evidence.inspection import examine
+from sci_stream.calibration.evidence.stuck_pixels import stuck_pixels
 from sci_stream.model import Array
 from sci_stream_lab.bench.reality.scenes import data_folder
 

@@ -22,7 +22,7 @@ from sci_stream.arrays.solver import (
     OnMismatch,
     Progress,
 )
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import COLOURS, look_like_colours
@@ -90,7 +90,8 @@ class Reconstructed:
         existing file. Mosaics are written in colour. Raises `InputError` for an unknown suffix,
         `StorageError` if the file cannot be written.
         """
-        path, tone = Path(path), ToneSettings().changed({"gamma": gamma})
+        path = Path(path)
+        tone = ToneSettings().changed({"gamma": gamma})
         form = format_of(path)
         with complete_output(path, replace=replace, folder=FOLDERS.get(form, "")) as partial:
             write_video(partial, self._stack(path.stem), form, tone=tone, fps=fps)
@@ -150,7 +151,8 @@ class Reconstructed:
         """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal
         unless corrected.
         """
-        B, series = self.video.shape[-3], self.video.ndim == 4
+        B = self.video.shape[-3]
+        series = self.video.ndim == 4
         times = np.array(
             [MaskCorrection.from_text(report.masks_at).frame_times(B) for report in self.reports]
         )

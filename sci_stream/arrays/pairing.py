@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sci_stream.arrays.inputs import AnyArray, real_array
-from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import inspect
+from sci_stream.calibration.evidence.mask_match import MATCH, mask_fit
 from sci_stream.files import array_choice
 from sci_stream.model import Array, Flags
 from sci_stream.optics.calibration import Calibration

@@ -22,7 +22,9 @@ from sci_stream.arrays.inputs import (
 from sci_stream.arrays.pairing import paired
 from sci_stream.arrays.scale import estimated_white
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.calibration.evidence import Defect, stuck_in, truth_defects
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import stuck_in
+from sci_stream.calibration.evidence.true_frames import truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS
 from sci_stream.errors import DataError, InputError
 from sci_stream.model import F32, Array, BayerPhase, Flags, Snapshot
@@ -223,7 +225,8 @@ class ArraySolver:
 
     def _output(self, delivered: Delivered) -> tuple[F32, SolveReport]:
         """Return the video, in the light of the options, and its report."""
-        video, report = delivered.video, delivered.report
+        video = delivered.video
+        report = delivered.report
         if self._options.light == "as_recorded" and report.start_reason != WITHHELD:
             video = in_recorded_light(video, report.masks_at)
         return video.astype(np.float32, copy=False), report

@@ -18,35 +18,49 @@ from collections import deque
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.model import F32, F64, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import CalibrationHealth, SolveReport
 
-# Figures are compared with those of so many snapshots, at least of the fewest.
-_USUAL, _FEWEST = 32, 6
+# Figures are compared with those of so many snapshots.
+_USUAL = 32
+# Figures of fewer snapshots are not usual ones.
+_FEWEST = 6
 _MAD = 1.4826
-# Least standard deviations of the logarithms of noise, residual and saturated share, to which the
-# last is added.
-_LEAST_SD, _SATURATED = np.array([0.03, 0.08, 0.2]), 1e-3
-# Deviations below the first are usual; sums above the second are a step; none counts more than the
-# third.
-_SLACK, _STEP, _MAX_DEVIATION = 1.5, 8.0, 6.0
-# Snapshots after a step in which the masks are measured again, and of which the last tell whether
-# that was enough.
-_SETTLING, _LATEST = 6, 3
-# Noise over the usual one that is an alarm; and over that of the calibration, where texture in
-# which all moves counts as noise: up to 1.7 times in 17 right series (clips and simulated scenes).
-_UNEXPLAINED, _UNEXPLAINED_AT_START = 1.3, 2.5
+# Least standard deviations of the logarithms of noise, residual and saturated share.
+_LEAST_SD = np.array([0.03, 0.08, 0.2])
+# It is added to the saturated share, which may be 0.
+_SATURATED = 1e-3
+# Smaller deviations are usual.
+_SLACK = 1.5
+# A larger sum of deviations is a step.
+_STEP = 8.0
+# No deviation counts more.
+_MAX_DEVIATION = 6.0
+# The masks are measured again in so many snapshots after a step.
+_SETTLING = 6
+# The last of them tell whether that was enough.
+_LATEST = 3
+# More noise, over the usual one, is an alarm.
+_UNEXPLAINED = 1.3
+# More noise, over that of the calibration, is an alarm. Texture in which all moves counts as noise,
+# too: up to 1.7 times in 17 right series (clips and simulated scenes).
+_UNEXPLAINED_AT_START = 2.5
 # Correlation of pictures of one scene from snapshot to snapshot.
 _SAME_SCENE = 0.7
-# Differences that cause no noise: of logarithms of the brightness, of contrast, and of the match,
-# also from that of right masks.
-_USUAL_CHANGE, _USUAL_LOSS, _RIGHT_MATCH = 0.05, 0.02, 0.95
+# Smaller changes of contrast, and of the logarithm of the brightness, cause no noise.
+_USUAL_CHANGE = 0.05
+# A smaller loss of the match causes no noise.
+_USUAL_LOSS = 0.02
+# Match of right masks, if the usual one is not known.
+_RIGHT_MATCH = 0.95
 _TINY = 1e-12
-# So many warm starts that pay, and then so many in a row that do not, are a step, too: stray light,
-# or a pattern that is shown twice, leaves the noise as it was.
-_PAID, _UNPAID = 4, 2
+# Warm starts pay after so many that did.
+_PAID = 4
+# So many in a row that do not are a step then: stray light, or a pattern that is shown twice,
+# leaves the noise as it was.
+_UNPAID = 2
 
 
 class Baseline:
@@ -83,7 +97,8 @@ class Baseline:
         """Add the solve of a snapshot and its scene, made small; return ``"cut"`` if the scene is
         another one, ``"step"`` if the figures step away from the usual ones, else ``""``.
         """
-        before, self._picture = self._picture, picture
+        before = self._picture
+        self._picture = picture
         is_cut = bool(self._figures) and not _is_one_scene(before, picture)
         is_cut = is_cut and self.excess is None and self._since_step is None
         noise = self._noise_of(report, snapshot)
@@ -187,13 +202,15 @@ class Baseline:
 
     def _causes(self, health: CalibrationHealth) -> list[str]:
         """Return likely causes in the order of their evidence."""
-        match, brightness = health.match or 0.0, max(health.brightness or 0.0, _TINY)
+        match = health.match or 0.0
+        brightness = max(health.brightness or 0.0, _TINY)
         if self._usual_looks:
             looks = np.median(self._usual_looks, 0)
             match_lost = float(looks[0]) - match
             change = abs(math.log(brightness / float(looks[1])))
         else:
-            match_lost, change = _RIGHT_MATCH - match, 0.0
+            match_lost = _RIGHT_MATCH - match
+            change = 0.0
         evidence = {
             "an exposure that is not as long as the cycle": change / _USUAL_CHANGE,
             "masks that are blurred or not the calibrated ones": match_lost / _USUAL_LOSS,

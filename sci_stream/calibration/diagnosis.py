@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -33,9 +34,14 @@ CAUSES = ("mask_orientation", "mask_sign", "scale", "mask_shift")
 
 # Displacement, off whole pixels, of a region of interest that was moved.
 _WHOLE_PX = 0.06
-# Black level in units of white, difference of the light of patterns, change of scale, and blur,
-# which a rig that warms up does not reach.
-_MAX_BLACK, _MAX_UNEVEN, _MAX_LINEAR, _MAX_BLUR_PX2 = 0.02, 0.2, 0.002, 0.2
+# A rig that warms up has a smaller black level, in units of white.
+_MAX_BLACK = 0.02
+# The light of its patterns differs less.
+_MAX_UNEVEN = 0.2
+# Its scale changes less.
+_MAX_LINEAR = 0.002
+# It blurs the masks less.
+_MAX_BLUR_PX2 = 0.2
 # Masks of another contrast cause noise, which a scene of little texture does not.
 _LEAST_NOISE = 1.3
 

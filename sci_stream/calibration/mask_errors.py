@@ -1,7 +1,7 @@
 r"""Estimate the errors of an exposure: shift, blur and gain of each mask, and the black level.
 
 Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is
-eliminated (`sci_stream.calibration.mask_registration`); it is linearised again at the estimate
+eliminated (`sci_stream.calibration.registration`); it is linearised again at the estimate
 until that settles (Gauss–Newton). Information JᵀWJ and score JᵀWr are averaged over snapshots, not
 added up: a scene that stays repeats its own misfit. The information is reduced if scores of blocks
 scatter more than it predicts, since texture is no white noise, and if those of snapshots do, since
@@ -36,10 +36,16 @@ import numpy as np
 from sci_stream.model import F32, F64
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 
-# Standard deviations of the errors of a rig that was calibrated with care and has since warmed up:
-# shift of a mask, pixels; blur; gain of a frame; black level relative to the brightest y there is.
-# The priors are multiples of them.
-JITTER_PX, BLUR_PX2, GAIN, BLACK = 0.2, 0.1, 0.05, 0.01
+# The errors of a rig that was calibrated with care and has since warmed up have these standard
+# deviations; the priors are multiples of them.
+JITTER_PX = 0.2
+"""Of the shift of a mask."""
+BLUR_PX2 = 0.1
+"""Of the blur of a mask."""
+GAIN = 0.05
+"""Of the gain of a frame."""
+BLACK = 0.01
+"""Of the black level, relative to the brightest y there is."""
 _SCALES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # Largest of them for shapes, which are linear within a fraction of a pixel; for gains, which are
 # shifts along a pattern that moves if they may be large; for those of both ends, where a stage
@@ -53,9 +59,12 @@ _APART = 0.02
 _LEAST_GAIN = 0.05
 # Least logarithm of the odds to correct anything: 150 to 1, "very strong".
 _LEAST_LOG_ODDS = 5.0
-# Pairs of snapshots that show the trend of gains, how many it takes, and its least standard
-# deviation.
-_PAIRS, _LEAST_PAIRS, _TREND_SD = 10, 2, 0.003
+# Pairs of snapshots that show the trend of gains.
+_PAIRS = 10
+# Fewer pairs show no trend.
+_LEAST_PAIRS = 2
+# Least standard deviation of the trend.
+_TREND_SD = 0.003
 # Half of the relative change of most of a scene during a snapshot.
 _FADE_SD = 0.005
 _MAD = 1.4826
@@ -185,7 +194,9 @@ class MaskErrorEstimator:
             self._scatter / max(1, self.snapshots - 1) / max(1, min(self.snapshots, 1 / _NEWEST)),
         )
         information, score = self._with_trend(information / excess, score / excess)
-        scales, theta, log_odds = [0.0] * len(self._roots), np.zeros(len(score)), 0.0
+        scales = [0.0] * len(self._roots)
+        theta = np.zeros(len(score))
+        log_odds = 0.0
         while True:
             trials = [
                 [scale if i == kind else used for i, used in enumerate(scales)]
@@ -199,7 +210,9 @@ class MaskErrorEstimator:
             )
             if odds <= log_odds:
                 return (theta if log_odds > least else np.zeros(len(score))), log_odds
-            scales, theta, log_odds = trial, better, odds
+            scales = trial
+            theta = better
+            log_odds = odds
 
     def _posterior(
         self, information: F64, score: F64, scales: Sequence[float]
@@ -212,7 +225,8 @@ class MaskErrorEstimator:
         root = np.hstack(
             [scale * part for scale, part in zip(scales, self._roots, strict=True) if scale]
         )
-        scaled, right = root.T @ information @ root + np.eye(root.shape[1]), root.T @ score
+        scaled = root.T @ information @ root + np.eye(root.shape[1])
+        right = root.T @ score
         solution = np.linalg.solve(scaled, right)
         return root @ solution, 0.5 * float(right @ solution - np.linalg.slogdet(scaled)[1])
 
@@ -226,10 +240,8 @@ class MaskErrorEstimator:
         # A scene that fades is eliminated: it looks like the trend.
         seen = information @ along
         certain = float(along @ seen) + 1 / _FADE_SD**2
-        information, score = (
-            information - np.outer(seen, seen) / certain,
-            score - seen * float(along @ score) / certain,
-        )
+        information = information - np.outer(seen, seen) / certain
+        score = score - seen * float(along @ score) / certain
         if not self.shows_trend:
             return information, score
         trends, errors = np.transpose(self._trends)

@@ -25,13 +25,17 @@ _TILES = ((640, 64), (200, 48), (0, 32))
 # So many tiles along a side at most: more add time and little certainty.
 _MAX_TILES = 12
 _MIN_TILES = 9
-# The masks are looked for up to this share of a sensor's side away, and some pixels more.
-_REACH, _REACH_PX = 0.0125, 4
-# Peaks of tiles with other masks, or without light, are lower (`evidence.MATCH`).
+# The masks are looked for up to this share of a sensor's side away.
+_REACH = 0.0125
+# On a small sensor that share is less than a pixel: so many are added.
+_REACH_PX = 4
+# Peaks of tiles with other masks, or without light, are lower (`mask_match.MATCH`).
 _MIN_PEAK = 0.3
 # Displacement of a corner, px, below which masks are left as they are: it costs less than 0.1 dB.
 # Right masks show at most 0.02 (faulty rig, 128 and 256 px).
-_LEAST_PX, _SETTLED_PX = 0.06, 0.005
+_LEAST_PX = 0.06
+# A field is settled once it displaces a corner by less.
+_SETTLED_PX = 0.005
 _MAX_ROUNDS = 10
 
 
@@ -57,7 +61,8 @@ class MaskGeometry:
         first = self._field(pattern, known)
         if first is None or first.corner_px < _LEAST_PX:
             return known
-        field, linear = first, known
+        field = first
+        linear = known
         for _ in range(_MAX_ROUNDS):
             linear = _sum(linear, field.linear)
             again = self._field(pattern, linear)

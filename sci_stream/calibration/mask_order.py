@@ -19,13 +19,17 @@ from sci_stream.model import F32, F64, Array
 
 Places = npt.NDArray[np.intp]
 
-UNKNOWN, FORWARD, REVERSED, ROTATED = "unknown", "forward", "reversed", "rotated"
+UNKNOWN = "unknown"
+FORWARD = "forward"
+REVERSED = "reversed"
+ROTATED = "rotated"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
-# Four pairs recognised every order on the simulated scenes (lab/research/shift-tracking.md); older
-# pairs are forgotten so that a modulator that is restarted is noticed.
-_PAIRS_KEPT, _PAIRS_NEEDED = 8, 4
+# Older pairs are forgotten, so that a modulator that is restarted is noticed.
+_PAIRS_KEPT = 8
+# Four pairs recognised every order on the simulated scenes (lab/research/shift-tracking.md).
+_PAIRS_NEEDED = 4
 # Fraction of the pairs that must agree on an order.
 _AGREED = 0.75
 # The path of an order must be this much shorter than its alternative (reversed for forward, forward
@@ -34,9 +38,12 @@ _SHORTER = 0.97
 # A path is shorter than all others by this factor, or a pair does not show the first mask.
 _CLEAR = 0.9
 # A path that is so many times as long as usual, relative to the next longer one, is suspect: 3 to
-# 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8). A lost snapshot
-# makes one. After so many in a row, so many solves start cold to decide.
-_DOUBT, _UNUSUAL, _COLD_STARTS = 2.5, 2, 5
+# 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8).
+_DOUBT = 2.5
+# A lost snapshot makes one suspect path; so many in a row make the order uncertain.
+_UNUSUAL = 2
+# After them, so many solves start cold to decide.
+_COLD_STARTS = 5
 # Least RMS change between distant frames, relative to the mean brightness: below it, noise decides
 # the order.
 _MOTION = 0.003
@@ -47,7 +54,8 @@ def thumbnails(video: Array) -> F32:
     reconstruction noise.
     """
     B, H, W = video.shape
-    height, width = H // _CELL_PX * _CELL_PX, W // _CELL_PX * _CELL_PX
+    height = H // _CELL_PX * _CELL_PX
+    width = W // _CELL_PX * _CELL_PX
     if not height or not width:
         return np.asarray(np.mean(video, (1, 2), np.float32, keepdims=True), np.float32)
     rows = video[:, :height, :width].reshape(B, -1, _CELL_PX, width).mean(2, np.float32)
@@ -119,7 +127,8 @@ class MaskOrderDetector:
         """Add the video of a snapshot, (B, H, W), which directly ``continues`` the one before or
         not, and whose solve had a warm start or not.
         """
-        before, self.latest = self.latest, thumbnails(video)
+        before = self.latest
+        self.latest = thumbnails(video)
         self.add(before if continues else None, self.latest, is_warm=is_warm)
 
     def add(self, before: F32 | None, after: F32, *, is_warm: bool = True) -> None:

@@ -69,7 +69,8 @@ class FrameMean:
         """Add a frame, (H, W) DN; all must have one size."""
         frame = counts.astype(np.float64)
         if self.n == 0:
-            self._mean, self._squares = np.zeros_like(frame), np.zeros_like(frame)
+            self._mean = np.zeros_like(frame)
+            self._squares = np.zeros_like(frame)
             self._saturated = np.zeros(frame.shape, np.int64)
         self.n += 1
         difference = frame - self._mean

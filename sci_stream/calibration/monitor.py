@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from sci_stream.calibration.diagnosis import DARK
-from sci_stream.calibration.evidence import CHANCE, distinction
+from sci_stream.calibration.evidence.mask_match import CHANCE, distinction
 from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
-from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.registration.mask_fitter import MaskFit, MaskFitter
 from sci_stream.calibration.swapped_masks import SwappedMasks
 from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -48,22 +48,29 @@ _TEXTURE = 1.6
 _RENEW_PX = 0.003
 # Snapshots at the start that are all used to find the errors of single masks.
 LEARNING_SNAPSHOTS = 10
-# Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends
-# them.
-_MAX_STEPS, _SETTLED = 10, 0.1
-# Least gain in the logarithm of the residual's variance by a step, and shares of a step that are
-# tried.
-_STEP_GAIN, _STEP_LOSS = 0.002, 0.02
+# Gauss–Newton steps with a snapshot.
+_MAX_STEPS = 10
+# A smaller change, in units of usual errors, ends them.
+_SETTLED = 0.1
+# Least gain of a step with the first snapshot, in the logarithm of the residual's variance.
+_STEP_GAIN = 0.002
+# Largest loss of a step with a later one.
+_STEP_LOSS = 0.02
+# Shares of a step that are tried.
 _SHARES = (1.0, 0.5, 0.25)
-# Turns of errors of single masks and of a displacement of all with the first snapshot; the match of
-# masks that are not displaced, relative to that of displaced ones, from which they are where to
-# begin; and by how much errors of single masks must explain more than a displacement alone, in the
-# logarithm of the residual's variance.
-_ROUNDS, _NEAR, _SIMPLER = 3, 0.5, 0.03
-# Weight of the newest fit in the running mean while the masks move, and the least one while they do
-# not: a single fit is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind
-# a drift.
-_NEWEST, _NEWEST_AT_REST = 0.8, 0.2
+# Errors of single masks and a displacement of all are estimated so many times in turn with the
+# first snapshot.
+_ROUNDS = 3
+# Masks at rest that match better than this share of the match of displaced ones are where to begin.
+_NEAR = 0.5
+# Errors of single masks must explain more than a displacement alone by this, in the logarithm of
+# the residual's variance.
+_SIMPLER = 0.03
+# Weight of the newest fit in the running mean while the masks move.
+_NEWEST = 0.8
+# Its least weight while they do not: a single fit is off by up to 0.05 pixel on fine texture, and
+# more smoothing would lag behind a drift.
+_NEWEST_AT_REST = 0.2
 # Masks are measured `_OFTEN` times as often, until they have moved by less than `_MOVING_PX` in
 # `_CALM` measurements.
 _MOVING_PX = 0.01
@@ -80,12 +87,15 @@ _RIGHT_MATCH = 0.25
 _RIGHT_IN_DOUBT = 1e-3
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Least pause between assessments of a monitor that is paced, and pauses in units of their time.
-# Masks that match nothing are assessed half of the time: nothing is shown until they match again.
-_PAUSE_S, _PAUSES = 1.0, 20
-# Pixels darker than the dark frame by more than this, and by more than this fraction of full scale,
-# exceed read noise.
-_BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01
+# Least pause between assessments of a monitor that is paced.
+_PAUSE_S = 1.0
+# Its pauses, in units of the time of an assessment. Masks that match nothing are assessed half of
+# the time: nothing is shown until they match again.
+_PAUSES = 20
+# Read noise does not make pixels darker than the dark frame by more.
+_BELOW_BLACK_DN = 4.0
+# The same as a share of full scale, of which the larger one counts.
+_BELOW_BLACK = 0.01
 
 
 class CalibrationMonitor:
@@ -214,8 +224,8 @@ class CalibrationMonitor:
             return None
         if self._fitter is not None and light != self._lamp:
             self._lamp = light
-            self._fitter.light(light)
-            self._fitter.correct(self._own)
+            self._fitter.blocks.light(light)
+            self._fitter.blocks.correct(self._own)
         health = self._assess(snapshot, left_out)
         self._assessments += 1
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
@@ -290,9 +300,9 @@ class CalibrationMonitor:
         """
         assert self._fitter is not None
         phi = warped_masks(torch.from_numpy(self._calibration.phi.copy()), linear).clamp_(0, 1)
-        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.device)
-        turned.light(self._lamp)
-        turned.correct(self._own)
+        turned = MaskFitter(replace(self._calibration, phi=phi.numpy()), self._fitter.blocks.device)
+        turned.blocks.light(self._lamp)
+        turned.blocks.correct(self._own)
         before, after = (
             one.fit(y, valid, one.search(y, valid)).misfit for one in (self._fitter, turned)
         )
@@ -352,7 +362,8 @@ class CalibrationMonitor:
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
         self._best_match = max(fit.match, 0.98 * self._best_match)
-        new, known = fit.displacement, self._displacement
+        new = fit.displacement
+        known = self._displacement
         if known is not None:
             moving = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
             self._calm = 0 if moving else self._calm + 1
@@ -366,7 +377,8 @@ class CalibrationMonitor:
         """Update the correction by a snapshot whose fit was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
-        displacement, least = self._own.displacement, _LEAST_GAIN
+        displacement = self._own.displacement
+        least = _LEAST_GAIN
         if fit.gain < (least if displacement.is_none else least * _STOP_CORRECTING):
             displacement = NO_DISPLACEMENT
         elif displacement.is_none or _distance_px(self._displacement, displacement) >= _RENEW_PX:
@@ -405,10 +417,9 @@ class CalibrationMonitor:
         assert self._displacement is not None
         at = replace(self._own, displacement=self._displacement)
         gains = []
-        for halves in self._fitter.halves():
-            for one, other in (halves, halves[::-1]):
-                errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
-                gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
+        for one, other in self._fitter.halves():
+            errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
+            gains.append(other.gain(y, valid, MaskCorrection(at.displacement, *errors)))
         return gains
 
     def _forget(self) -> None:
@@ -433,7 +444,8 @@ class CalibrationMonitor:
         self._own = replace(self._own, displacement=used).rounded()
         for _ in range(_MAX_STEPS if first else 1):
             before = self._own
-            theta, target = self.errors.theta_of(before), self.errors.with_snapshot(information)
+            theta = self.errors.theta_of(before)
+            target = self.errors.with_snapshot(information)
             if self.errors.distance(theta, target) < _SETTLED:
                 break
             for share in _SHARES:
@@ -459,7 +471,7 @@ class CalibrationMonitor:
         """Take the masks with this correction from now on."""
         assert self._fitter is not None
         self._own = correction
-        self._fitter.correct(correction)
+        self._fitter.blocks.correct(correction)
 
     def _check_order(self, snapshot: Snapshot, video: Array, start: str) -> None:
         """Compare a video with the one before it; look at the masks once their order changes."""
@@ -553,7 +565,8 @@ def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> floa
     -------
     1 if both are unchanged; None if neither can be compared.
     """
-    exposure_us, gain_db = chunks.get("ExposureTime"), chunks.get("Gain")
+    exposure_us = chunks.get("ExposureTime")
+    gain_db = chunks.get("Gain")
     parts = []
     if calibration.exposure_ns and isinstance(exposure_us, int | float):
         parts.append(1e3 * exposure_us / calibration.exposure_ns)

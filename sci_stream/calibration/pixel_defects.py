@@ -12,24 +12,34 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.sensor_faults import ring_mean
 from sci_stream.model import F32, Array, Flags
 from sci_stream.optics.calibration import Calibration
 
-# Snapshots that are compared, and how many it takes.
-_SNAPSHOTS, _FEWEST = 10, 4
-# Least median difference from the neighbours: in units of the mean brightness, of those of most
-# pixels around, and of its spread from snapshot to snapshot. Of 16,384 right pixels, at most one
-# passes in six of seven scenes and 20 in one; of 167 warm ones, 117 to 157 do.
-_LEAST_SHARE, _STANDS_OUT, _STEADY = 0.06, 6.0, 3.0
-# Share of the pixels from which they are left out: fewer are texture that stays, 0.0025 in drops
-# behind a mosaic, and single hot pixels show in each snapshot. More are another fault.
-_FEW, _MAX_SHARE = 0.004, 0.03
+# Snapshots that are compared.
+_SNAPSHOTS = 10
+# Fewer snapshots show no defects.
+_FEWEST = 4
+# The median difference of a defect from its neighbours has three bounds. Of 16,384 right pixels, at
+# most one passes them in six of seven scenes and 20 in one; of 167 warm ones, 117 to 157 do. It
+# exceeds this share of the mean brightness.
+_LEAST_SHARE = 0.06
+# It exceeds the differences of most pixels around by this factor.
+_STANDS_OUT = 6.0
+# It exceeds its spread from snapshot to snapshot by this factor.
+_STEADY = 3.0
+# A smaller share of the pixels is texture that stays, 0.0025 in drops behind a mosaic; single hot
+# pixels show in each snapshot.
+_FEW = 0.004
+# A larger share is another fault.
+_MAX_SHARE = 0.03
 _AROUND_PX = 7
-# Defects are spread. Letters on a bursting balloon looked like defects, and filled a sixth of such
-# a square; 1 % of defects exceed the share in one square of a thousand.
-_SQUARE_PX, _MAX_OF_SQUARE = 15, 0.04
+# Defects are spread: they are counted in squares of this side.
+_SQUARE_PX = 15
+# Letters on a bursting balloon looked like defects, and filled a sixth of such a square; 1 % of
+# defects exceed this share in one square of a thousand.
+_MAX_OF_SQUARE = 0.04
 _MAD = 1.4826
 _TINY = 1e-6
 

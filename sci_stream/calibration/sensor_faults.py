@@ -15,53 +15,87 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sci_stream.calibration.evidence import Defect, local_contrast
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.mask_match import local_contrast
 from sci_stream.model import F32, F64, Array, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
 
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
 # The middle of the sensor suffices, and costs little.
 _MAX_PX = 384
-_LOOKS, _FEWEST = 7, 6
+_LOOKS = 7
+# Fewer looks show no fault.
+_FEWEST = 6
 # Snapshots in a row that must show a fault: chance shows one for a moment.
 _HOLDS = 2
 # A look is followed by so many times its duration without one: it takes 5 % of the time at most.
 _PAUSES = 20
 _TINY = 1e-6
 
-# Strips along each side. The two of one tap have lost contrast of the masks by more than the least
-# drop: by 0.045 to 0.08 with an offset of 60 DN; right ones by up to 0.04 behind one scene of 40.
-# The other two agree, and the offsets differ little from strip to strip and from look to look.
+# Strips along each side, of which a tap has two.
 _STRIPS = 4
-_LEAST_DROP, _AGREE, _LIKENESS, _STEADY = 0.042, 0.5, 0.4, 0.3
-# The picture jumps where the halves meet, by so many usual jumps between columns or rows, which are
-# means over so many pixels of a colour: 60 DN jump by 1.5 to 8 (four scenes, grey and mosaic).
-_LEAST_JUMP, _JUMP_PX = 1.0, 2
+# The strips of a tap with an offset have lost more contrast of the masks: 0.045 to 0.08 with an
+# offset of 60 DN; right ones up to 0.04 behind one scene of 40.
+_LEAST_DROP = 0.042
+# The contrasts of the other two strips differ less, relative to the drop.
+_AGREE = 0.5
+# The smaller offset of a tap's strips is at least this share of the larger one.
+_LIKENESS = 0.4
+# The offset varies less from look to look, relative to itself.
+_STEADY = 0.3
+# The picture jumps where the halves meet, by so many usual jumps between columns or rows: 60 DN
+# jump by 1.5 to 8 (four scenes, grey and mosaic).
+_LEAST_JUMP = 1.0
+# Jumps are differences of means over so many pixels of a colour.
+_JUMP_PX = 2
 
-# Cells of one colour cell each. They show lag where the scene changed from one snapshot to the
-# next, in units of white, and then stands still: it varies by these shares of the change.
+# Cells of one colour cell each show lag.
 _CELL_PX = 2
+# The scene changed in them by more from one snapshot to the next, in units of white.
 _LEAST_CHANGE = 0.1
-_STILL, _STILL_BEFORE, _STILL_AFTER = 0.4, 0.25, 0.12
+# It then changes less to the snapshot after that, relative to the change.
+_STILL = 0.4
+# It varies less within the snapshot after the change.
+_STILL_BEFORE = 0.25
+# It varies less within the snapshot after that.
+_STILL_AFTER = 0.12
 # Share of the cells that must show it: where the snapshot decides little, a warm start keeps up to
 # a quarter of the video before, in 0.3 % of the cells of a slow scene.
 _LEAST_CELLS = 0.0075
 # Motion that a solve smooths looks like lag, and the same backwards in time: 15 % both ways in one
 # scene, where lag of 10 % exceeds the estimate backwards by 5 to 11 %.
 # Lag of 10 % was estimated as 8.6 to 10.4 %, no lag as 2 % at most, behind four masks as 4.7 %.
-_LEAST_LAG, _MAX_LAG = 0.06, 0.5
+_LEAST_LAG = 0.06
+# More is another fault.
+_MAX_LAG = 0.5
 
 # Pixels count where the frames of a snapshot are the same and another snapshot is brighter or
-# darker by this share. There, the differences from the neighbours have nothing in common but the
-# gains of the pixels, and texture of one surface in another light, which is not everywhere.
-_STILL_PIXEL, _CHANGED, _DARK, _OUTLIER = 0.04, 0.2, 0.05, 0.5
-# So blocks decide that have so many pixels over all pairs of snapshots, and so many of them. Gains
-# of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene as
-# 8 %: there, all differences were larger than the last bound, or these a fifth of them in square.
-_BLOCK_PX, _BLOCK_PIXELS, _FEWEST_BLOCKS = 16, 64, 10
+# darker. There, the differences from the neighbours have nothing in common but the gains of the
+# pixels, and texture of one surface in another light, which is not everywhere. The frames differ by
+# less, in units of white.
+_STILL_PIXEL = 0.04
+# The snapshots differ by this share.
+_CHANGED = 0.2
+# Darker pixels do not count.
+_DARK = 0.05
+# Larger differences from the neighbours are edges.
+_OUTLIER = 0.5
+# So blocks of this side decide.
+_BLOCK_PX = 16
+# They have so many pixels over all pairs of snapshots.
+_BLOCK_PIXELS = 64
+# It takes so many of them.
+_FEWEST_BLOCKS = 10
+# Gains of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene
+# as 8 %.
+_LEAST_GAINS = 0.028
+# In that scene, gains were a fifth of all differences, in square.
+_LEAST_SHARE = 0.25
+# Or all differences were larger there.
+_MAX_DIFFERENCES = 0.1
 # Gains are alike all over the sensor: the quarter of the blocks had 0.77 to 0.96 of the middle one,
 # and 0.1 in a splash of 96 px with right gains.
-_LEAST_GAINS, _LEAST_SHARE, _MAX_DIFFERENCES, _ALIKE = 0.028, 0.25, 0.1, 0.5
+_ALIKE = 0.5
 
 
 class _Picture(NamedTuple):
@@ -286,7 +320,8 @@ def _common(a: _Look, b: _Look) -> F64:
     chosen &= np.abs(a.picture - b.picture) > _CHANGED * brighter
     chosen &= np.minimum(a.picture, b.picture) > _DARK
     chosen &= np.maximum(np.abs(a.rest), np.abs(b.rest)) < _OUTLIER
-    first, second = chosen * a.rest, chosen * b.rest
+    first = chosen * a.rest
+    second = chosen * b.rest
     parts = np.stack((first * second, (first**2 + second**2) / 2, chosen))
     rows, columns = (size // _BLOCK_PX for size in chosen.shape)
     whole = parts[:, : rows * _BLOCK_PX, : columns * _BLOCK_PX]

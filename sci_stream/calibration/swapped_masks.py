@@ -1,7 +1,7 @@
 """Tell from several snapshots whether two masks are exchanged, or exposures begin a mask late.
 
 In a block of a few pixels a scene changes nearly linearly while the masks pass
-(`sci_stream.calibration.mask_registration`). With the times of two masks exchanged it does not, and
+(`sci_stream.calibration.registration`). With the times of two masks exchanged it does not, and
 the masks explain less of it. No solve is needed, which could hide it: a warm start keeps the order
 of the video before.
 """
@@ -15,22 +15,26 @@ from collections import deque
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.mask_order import Places
 from sci_stream.model import F64
 
-# Snapshots whose mean decides, and how many it takes.
-_LOOKS, _FEWEST = 8, 6
+# The mean of so many snapshots decides.
+_LOOKS = 8
+# Fewer do not decide.
+_FEWEST = 6
 # A look is followed by so many times its duration without one: it takes 5 % of the time at most.
 _PAUSES = 20
 # More masks have too many pairs: a look at those of 24 masks takes 0.6 s of a core, and 0.06 s at
 # those of 8 (256 × 256 pixels).
 _MAX_FRAMES = 16
-# Least mean gain over the blocks, in the logarithm of the variance; the same in units of its
-# standard error; and its excess over all other orders in such units. Right masks had at most 0.016
-# and 3.2; exchanged ones 0.017 to 0.044 and 4.9 to 10 (fans, moving discs, B = 6 and 8, 96 to
-# 256 px).
-_LEAST_GAIN, _CERTAIN, _CLEAR = 0.008, 4.0, 3.0
+# Least mean gain over the blocks, in the logarithm of the variance. Right masks had at most 0.016;
+# exchanged ones 0.017 to 0.044 (fans, moving discs, B = 6 and 8, 96 to 256 px).
+_LEAST_GAIN = 0.008
+# Least gain in units of its standard error: right masks had at most 3.2, exchanged ones 4.9 to 10.
+_CERTAIN = 4.0
+# Its least excess over all other orders in such units.
+_CLEAR = 3.0
 # No block decides alone.
 _MAX_GAIN = 1.0
 _TINY = 1e-12
@@ -53,7 +57,8 @@ class SwappedMasks:
         self.orders: Places = np.stack(orders)
         self._possible = 2 < n_frames <= _MAX_FRAMES
         self._pauses = _PAUSES if paced else 0
-        self._began_s, self._rests_until_s = 0.0, -math.inf
+        self._began_s = 0.0
+        self._rests_until_s = -math.inf
         self.forget()
 
     def forget(self) -> None:
@@ -73,7 +78,8 @@ class SwappedMasks:
         ended_s = time.monotonic()
         self._rests_until_s = ended_s + self._pauses * (ended_s - self._began_s)
         self._gains.append((misfits[0] - misfits[1:]).clip(-_MAX_GAIN, _MAX_GAIN))
-        before, self.defects = self.defects, self._shown()
+        before = self.defects
+        self.defects = self._shown()
         return before != self.defects
 
     def _shown(self) -> list[Defect]:

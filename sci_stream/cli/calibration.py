@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Force, JsonPath, RigPath, app, echo, new_console, start_logging
+from sci_stream.cli.common import (
+    Force,
+    JsonPath,
+    RigPath,
+    app,
+    echo,
+    new_console,
+    show,
+    start_logging,
+)
 from sci_stream.errors import CalibrationError, ConfigError
 from sci_stream.file_guard import check_output, writing
 from sci_stream.model import BayerPhase
@@ -274,10 +283,9 @@ def _print_properties(calibration: Calibration, measured: Measured | None) -> No
         "patterns": calibration.patterns[:12],
         "order": " ".join(map(str, measured.mask_order)) if measured is not None else "",
     }
-    console = new_console()
     for name, value in properties.items():
         if value not in (None, ""):
-            console.print(f"{name:<21}{escape(str(value))}", highlight=False, soft_wrap=True)
+            show(f"{name:<21}{escape(str(value))}")
 
 
 def _finish(
@@ -298,11 +306,6 @@ def _finish(
 
 def _print(figures: list[QualityFigure]) -> None:
     colours = {"ok": "green", "warn": "yellow", "bad": "bold red"}
-    console = new_console()
     for figure in figures:
         word = figure.verdict.value
-        console.print(
-            f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        show(f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}")

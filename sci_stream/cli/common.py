@@ -119,6 +119,11 @@ def echo(line: str) -> None:
     new_console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def show(line: str) -> None:
+    """Print a line with markup, as a result."""
+    new_console().print(line, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON, for programs; infinities and NaN, which JSON lacks, become null."""
 

@@ -24,9 +24,9 @@ from sci_stream.cli.common import (
     Gamma,
     app,
     echo,
-    new_console,
     print_json,
     progress_bar,
+    show,
     start_logging,
     table_console,
 )
@@ -88,9 +88,8 @@ def inspect(
     if as_json:
         print_json(recording.figures)
     else:
-        console = new_console()
         for name, value in describe(recording):
-            console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
+            show(f"{name:<14}{escape(value)}")
     if known := recording.figures["damage"]:
         raise FileFormatError(
             f"{file} is damaged",

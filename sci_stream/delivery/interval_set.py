@@ -44,6 +44,11 @@ class IntervalSet:
             self._stops.insert(run, seq + 1)
         return True
 
+    def update(self, seqs: Iterable[int]) -> None:
+        """Add some numbers."""
+        for seq in seqs:
+            self.add(seq)
+
     def __contains__(self, seq: int) -> bool:
         run = bisect_right(self._starts, seq)
         return run > 0 and seq < self._stops[run - 1]

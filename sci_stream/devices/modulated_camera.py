@@ -158,7 +158,7 @@ class ModulatedCamera:
             np.roll(self._patterns, (moved[1], moved[0]), (1, 2)) if any(moved) else self._patterns
         )
 
-    def _arm(self, n_patterns: int, delay_us: float = 0.0) -> TimingPlan:
+    def _arm(self, n_patterns: int, delay_us: float) -> TimingPlan:
         """Plan, arm both, and return the plan with the times that they keep."""
         section = self._section
         request = TimingRequest(
@@ -381,7 +381,8 @@ class ModulatedCamera:
         now_s = time.monotonic()
         if now_s - self._counted_s < self._count_every_s:
             return
-        before, self._counts = self._counts, self.modulator.counters()
+        before = self._counts
+        self._counts = self.modulator.counters()
         self._counted_s = time.monotonic()
         self._count_every_s = _IDLE * (self._counted_s - now_s)
         faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]

@@ -12,7 +12,8 @@ from itertools import product
 
 import numpy as np
 
-from sci_stream.calibration.evidence import MATCH, fit_words, mask_fit
+from sci_stream.calibration.evidence.mask_match import MATCH, mask_fit
+from sci_stream.calibration.evidence.mask_placement import fit_words
 from sci_stream.errors import InputError
 from sci_stream.files.arrays import (
     MASKS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
+from sci_stream.calibration.evidence.mask_match import MATCH, mask_fit, present_masks
 from sci_stream.errors import InputError
 from sci_stream.files.array_choice import choose_pair, paired, turned
 from sci_stream.files.arrays import (

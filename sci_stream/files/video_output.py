@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
@@ -357,7 +357,8 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
     shape = (len(video.seqs), *video.shape)
     require_space(path, math.prod(shape) * video.dtype.itemsize)
     with open_file(path, "w") as file:
-        file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
+        file.attrs["NX_class"] = "NXroot"
+        file.attrs["default"] = "entry"
         entry = file.create_group("entry")
         entry.attrs.update(video.notes, NX_class="NXentry", default="video")
         group = entry.create_group("video")

@@ -77,8 +77,10 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     sites = [site for _, site in colour_sites(bayer)]
     place = bayer.index("R")
     # In reading order, blue is opposite to red, and the greens are beside and below or above it.
-    at_red, at_blue = sites[place], sites[3 - place]
-    green_by_red, green_by_blue = sites[place ^ 1], sites[place ^ 2]
+    at_red = sites[place]
+    at_blue = sites[3 - place]
+    green_by_red = sites[place ^ 1]
+    green_by_blue = sites[place ^ 2]
     green, horizontal = _directional_green(mosaic, (at_red, at_blue))
     rgb = np.stack([mosaic, green, mosaic], axis=-1)
     red = rgb[..., 0]

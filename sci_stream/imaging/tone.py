@@ -128,7 +128,14 @@ def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:
     """Return the gains of R, G, B that make the mean of (B, H, W) mosaics grey, G = 1, each within
     1/4 and 4.
     """
-    return _balancing(colour_means(mosaic, bayer), _MAX_BALANCE)
+    red, green, blue = colour_means(mosaic, bayer)
+    red_gain, blue_gain = (
+        float(np.clip(green / mean, 1 / _MAX_BALANCE, _MAX_BALANCE))
+        if mean > 0 and green > 0
+        else 1.0
+        for mean in (red, blue)
+    )
+    return red_gain, 1.0, blue_gain
 
 
 def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
@@ -138,16 +145,6 @@ def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
         plane = mosaic[:, rows, columns]
         sums[colour] += float(plane.mean(dtype=np.float64)) * (0.5 if colour == "G" else 1.0)
     return sums["R"], sums["G"], sums["B"]
-
-
-def _balancing(means: Gains, most: float) -> Gains:
-    red, green, blue = means
-    gains = (
-        float(np.clip(green / mean, 1 / most, most)) if mean > 0 and green > 0 else 1.0
-        for mean in (red, blue)
-    )
-    red_gain, blue_gain = gains
-    return red_gain, 1.0, blue_gain
 
 
 def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> F32:

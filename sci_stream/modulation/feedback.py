@@ -9,15 +9,21 @@ from statistics import median
 
 from sci_stream.parameters import Value
 
-CORRECTIONS, STATE, ADVANCE, DELAY, SHIFT_X, SHIFT_Y = (
-    "MaskCorrections", "MaskState", "MaskAdvance", "MaskDelay", "MaskShiftX", "MaskShiftY"
-)  # fmt: skip
-"""Chunk data that tell with every snapshot how the modulator was corrected until then."""
+# Chunk data that tell with every snapshot how the modulator was corrected until then.
+CORRECTIONS = "MaskCorrections"
+STATE = "MaskState"
+ADVANCE = "MaskAdvance"
+DELAY = "MaskDelay"
+SHIFT_X = "MaskShiftX"
+SHIFT_Y = "MaskShiftY"
 UNITS = {
-    CORRECTIONS: "", STATE: "0 undisturbed, 1 disturbed, 2 settling",
-    ADVANCE: "patterns", DELAY: "us",
-    SHIFT_X: "mirrors", SHIFT_Y: "mirrors",
-}  # fmt: skip
+    CORRECTIONS: "",
+    STATE: "0 undisturbed, 1 disturbed, 2 settling",
+    ADVANCE: "patterns",
+    DELAY: "us",
+    SHIFT_X: "mirrors",
+    SHIFT_Y: "mirrors",
+}
 FIRST_MASK = "first_mask"
 LATE = "late"
 MOVED_X = "moved_x_px"

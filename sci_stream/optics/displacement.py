@@ -92,8 +92,8 @@ class Displacement:
         '1,0,0,2500,0;0,0,0,0,0'
         """
         axes = zip(self.base_px, (self.x, self.y), strict=True)
-        numbers = [[_within(base, _MAX_BASE_PX), *_in_units(weights)] for base, weights in axes]
-        linear = [_within(value * _LINEAR_UNITS, _MAX_LINEAR_UNITS) for value in self.linear]
+        numbers = [[within(base, _MAX_BASE_PX), *_in_units(weights)] for base, weights in axes]
+        linear = [within(value * _LINEAR_UNITS, _MAX_LINEAR_UNITS) for value in self.linear]
         if any(linear):
             numbers.append(linear)
         if not any(map(any, numbers)):
@@ -144,7 +144,8 @@ class Displacement:
         """Return an equal displacement with its base at the whole pixel nearest to its centroid, if
         the weights fit.
         """
-        (x, move_x), (y, move_y) = _recentre(self.x), _recentre(self.y)
+        x, move_x = _recentre(self.x)
+        y, move_y = _recentre(self.y)
         base_px = (self.base_px[0] + move_x, self.base_px[1] + move_y)
         return Displacement(base_px, x, y, self.linear)
 
@@ -180,10 +181,11 @@ def _centroid(weights: tuple[float, ...]) -> float:
 def _in_units(weights: tuple[float, ...]) -> list[int]:
     """Return all weights except the middle one, which is their complement, as integers."""
     outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
-    return [_within(weight * _UNITS, _MAX_UNITS) for weight in outer]
+    return [within(weight * _UNITS, _MAX_UNITS) for weight in outer]
 
 
-def _within(value: float, bound: int) -> int:
+def within(value: float, bound: int) -> int:
+    """Return the nearest integer of at most this size."""
     return max(-bound, min(bound, round(value)))
 
 

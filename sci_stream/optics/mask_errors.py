@@ -25,6 +25,7 @@ from sci_stream.optics.displacement import (
     NO_DISPLACEMENT,
     RIGID,
     Displacement,
+    within,
 )
 
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
@@ -189,12 +190,9 @@ class MaskCorrection:
         '~15000,5000'
         """
         text = self.displacement.to_text
-        black = max(-_MAX_BLACK, min(_MAX_BLACK, round(self.black / _BLACK)))
+        black = within(self.black / _BLACK, _MAX_BLACK)
         masks = [
-            [
-                max(-_MAX_UNITS, min(_MAX_UNITS, round(value / unit)))
-                for value, unit in zip(mask, _UNITS, strict=True)
-            ]
+            [within(value / unit, _MAX_UNITS) for value, unit in zip(mask, _UNITS, strict=True)]
             for mask in self.masks
         ]
         if masks and (black or any(map(any, masks))):

@@ -68,6 +68,7 @@ from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
+from sci_stream.recon.warm_up import WarmUp
 from sci_stream.reports import SolveReport
 
 Watch = Callable[[Tensor], None]
@@ -76,11 +77,6 @@ Watch = Callable[[Tensor], None]
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
 # are not finite, since squares of floats near the largest overflow.
 _MAX_Y = 1e6
-
-
-# Root mean square difference, where white is 1, up to which fused solves are the plain ones: 16
-# bits cost the network 0.07 to 0.56 of 255 (lab/research/speed-cpu.md).
-_MAX_DIFFERENCE = 1e-3
 
 
 class Estimate(NamedTuple):
@@ -241,12 +237,11 @@ class Engine:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
         if self._denoiser is None:
             return ()
-        frames, along_time = self.masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(
             self._denoiser,
-            frames,
+            self.masks.phi.shape[1],
             self.device,
-            along_time=along_time,
+            along_time=self.settings.along_time,
             mosaics=self._mosaics,
         )
 
@@ -308,50 +303,8 @@ class Engine:
         -------
         `costs`, measured when everything is prepared.
         """
-        # Where solves are recorded, each number again: the first time, the solve is recorded.
-        if self._fusion.possible:
-            self._choose_fusion()
-        counts = self._rungs * 2 or self._cost_known_at
-        seconds = {iterations: self._warmed(iterations)[0] for iterations in counts}
-        full = self.settings.iterations
-        most = max(seconds)
-        if self._network is not None and full > most:
-            # All further ones are with the denoiser, as the first are.
-            before, least = self._abilities.least_before, min(seconds)
-            each_s = (seconds[before] - seconds[least]) / (before - least)
-            seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
-        self.costs = SolveCosts(seconds)
+        self.costs = WarmUp(self, self._graphs, self._fusion).measure(self._abilities)
         return self.costs
-
-    def _choose_fusion(self) -> None:
-        """Fuse operations if solves then are faster and the same."""
-        iterations = self.settings.min_iterations
-        self._fusion.on = False
-        plain_s, plain = [self._warmed(iterations) for _ in range(2)][-1]
-        self._graphs.clear()
-        self._fusion.on = True
-        fused_s, fused = [self._warmed(iterations) for _ in range(2)][-1]
-        difference = float(np.sqrt(np.mean(np.square(fused - plain))))
-        if self._fusion.on and not difference <= _MAX_DIFFERENCE:
-            self._fusion.stop(f"fused solves differ from plain ones by {difference:.1g}")
-        self._fusion.on &= fused_s < plain_s
-        if not self._fusion.on:
-            self._graphs.clear()
-
-    def _warmed(self, iterations: int) -> tuple[float, F32]:
-        """Solve two snapshots of a moving pattern, the first cold.
-
-        Returns
-        -------
-        The seconds of the second, and both videos.
-        """
-        self.forget()
-        videos = []
-        for seq in range(2):
-            video, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
-            videos.append(video.astype(np.float32))
-        self.forget()
-        return report.solve_ns / 1e9, np.stack(videos)
 
     def reconstruct(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -396,7 +349,8 @@ class Engine:
         require_matching_snapshot(snapshot, self.calibration)
         self.tail = None
         if self._correction is not None:
-            correction, self._correction = self._correction, None
+            correction = self._correction
+            self._correction = None
             self.correct_masks(correction)
         stopwatch = Stopwatch(self.device)
         iterations = self._recorded(iterations or self.settings.iterations)
@@ -416,7 +370,7 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                if watch is None and not self.keeps_tail and iterations in self._rungs:
+                if watch is None and not self.keeps_tail and iterations in self.rungs:
                     self._between()
                     solve = partial(self._solved, iterations, lambda: None, None)
                     planes, video, finite, facts = self._graphs.call(iterations, solve, *tensors)
@@ -439,11 +393,16 @@ class Engine:
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(
-            arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons
+            arrival,
+            report,
+            snapshot.truth,
+            stopwatch,
+            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9),
+            reasons,
         )
 
     @property
-    def _rungs(self) -> tuple[int, ...]:
+    def rungs(self) -> tuple[int, ...]:
         """Numbers of iterations of which whole solves are recorded, from low to high; empty if none
         are.
         """
@@ -453,29 +412,13 @@ class Engine:
             else ()
         )
 
-    @property
-    def _cost_known_at(self) -> tuple[int, ...]:
-        """Numbers of iterations whose costs give those of all others: without stages, and with all
-        of them.
-        """
-        least, full = self.settings.min_iterations, self.settings.iterations
-        if self._network is None:
-            return (least,)
-        # Two that differ by iterations alone, or all of them.
-        before = self._abilities.least_before
-        known = (least, before if least < before else full, before + self._abilities.steps)
-        return tuple(sorted({min(max(least, count), full) for count in known}))
-
     def _recorded(self, iterations: int) -> int:
         """Return the largest number of iterations, at most this one, that is recorded; itself if
         none is.
         """
         if self._denoiser is None:
             return self._abilities.steps
-        return max((rung for rung in self._rungs if rung <= iterations), default=iterations)
-
-    def _record_duration(self, report: SolveReport) -> None:
-        self.costs.record(report.iterations, report.solve_ns / 1e9)
+        return max((rung for rung in self.rungs if rung <= iterations), default=iterations)
 
     def _upload(self, snapshot: Snapshot) -> tuple[Tensor, Tensor | None, float]:
         """Start copying a snapshot to the device.
@@ -485,8 +428,10 @@ class Engine:
         Counts as y, (H, W); which are saturated, None where that is not known; and the fraction of
         these.
         """
-        counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
-        measurement, black = self.calibration.measurement(counts), self.masks.correction.black
+        counts = snapshot.counts
+        saturation_dn = self.calibration.saturation_dn
+        measurement = self.calibration.measurement(counts)
+        black = self.masks.correction.black
         if self.left_out is not None:
             measurement[self.left_out] = np.nan
         y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
@@ -514,7 +459,8 @@ class Engine:
         measurement = self._prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
         start = self._initialize(measurement, before)
-        still, reason = start.still, start.reason
+        still = start.still
+        reason = start.reason
         iterates = self.solve(measurement, start, iterations, between)
         del start  # a whole video, which only the first iteration needs
         for estimate in iterates:
@@ -540,7 +486,8 @@ class Engine:
         that shifted or blurred since calibration act as noise, which the calibrated variance does
         not contain.
         """
-        masks, valid = self.masks, y.abs() < _MAX_Y  # false for NaN
+        masks = self.masks
+        valid = y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
@@ -644,7 +591,8 @@ class Engine:
         priors: tuple[Callable[..., Tensor], ...],
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
-        noise, correlated = measurement.noise, None
+        noise = measurement.noise
+        correlated = None
         # From ȳ all iterations project, as in the paper.
         if error is not None and self.settings.correlated:
             posterior_mean = self.masks.linear.first_iterations.posterior_mean
@@ -679,17 +627,3 @@ def _finished(
     steps = finish(problem(v))
     del v  # a whole video
     yield from steps
-
-
-def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:
-    """Return a snapshot of waves that move fast enough to begin at levels of σ that real scenes
-    begin at.
-    """
-    rows, columns = np.ogrid[: calibration.shape[0], : calibration.shape[1]]
-    counts = np.zeros(calibration.shape, np.float32)
-    for b, mask in enumerate(calibration.phi):
-        moved = 1.5 * (b + seq * calibration.n_frames)
-        frame = 0.5 + 0.3 * np.sin((columns - moved) / 3) * np.cos(rows / 2)
-        counts += mask * frame.astype(np.float32)
-    counts_dn = np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32)
-    return calibration.snapshot("warm-up", seq, counts_dn)

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
 from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
-from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect, stuck_in
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, stuck_in
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
@@ -36,10 +37,12 @@ from sci_stream.reports import CalibrationHealth, SolveReport
 
 Video = npt.NDArray[np.floating[Any]]
 
-# An inspection is followed by so many times its duration without one: it takes 1 % of the time, and
-# half of it while videos are withheld, so that one dark snapshot withholds no later ones.
-_PAUSES, _PAUSES_WITHHELD = 100, 1
-# The same for pixels that are compared over many snapshots.
+# An inspection is followed by so many times its duration without one: it takes 1 % of the time.
+_PAUSES = 100
+# It takes half of the time while videos are withheld, so that one dark snapshot withholds no later
+# ones.
+_PAUSES_WITHHELD = 1
+# The comparison of pixels over many snapshots takes 5 % of the time.
 _PAUSES_PIXELS = 20
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
@@ -50,9 +53,10 @@ NETWORK_MISFIT = "network_misfit"
 _MAX_MISFIT = 0.12
 # The monitor measures displacements up to this one.
 _MAX_SHIFT_PX = 2
-# Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`, and
-# so does light, or a gain of masks, that changes by more.
-_MOVED_PX, _DEEP = 0.1, 0.3
+# Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
+_MOVED_PX = 0.1
+# Light, or a gain of masks, that changes by more changes these slopes, too.
+_DEEP = 0.3
 
 
 @dataclass(frozen=True)
@@ -337,7 +341,8 @@ class GuardedSolver:
         began_s = time.monotonic()
         if began_s < self._pixels_at_s:
             return False
-        before, self._defective = self._defective, self._pixels.add(snapshot.counts, video)
+        before = self._defective
+        self._defective = self._pixels.add(snapshot.counts, video)
         ended_s = time.monotonic()
         self._pixels_at_s = ended_s + _PAUSES_PIXELS * (ended_s - began_s)
         return (before is None) != (self._defective is None)

@@ -38,10 +38,12 @@ def jointly(solved: Iterable[Solved]) -> Iterator[Solved]:
     for one in solved:
         if window and not _continues(window[-1], one):
             yield from _finished(window)[yielded:]
-            window, yielded = [], 0
+            window = []
+            yielded = 0
         elif window and _block(window[-1]) != _block(one):
             yield from _finished([*window, one])[yielded:-1]
-            window, yielded = window[-1:], 1
+            window = window[-1:]
+            yielded = 1
         if one[1].tail is None:
             yield one
         else:
@@ -51,7 +53,8 @@ def jointly(solved: Iterable[Solved]) -> Iterator[Solved]:
 
 def _continues(before: Solved, now: Solved) -> bool:
     """Whether two snapshots can be in one window."""
-    (_, first), (snapshot, second) = before, now
+    _, first = before
+    snapshot, second = now
     if first.tail is None or second.tail is None:
         return False
     settings = (first.tail.engine, first.tail.steps, first.tail.turns)

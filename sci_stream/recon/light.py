@@ -16,7 +16,7 @@ of the picture that it was not fitted to, where each block may fade and be cut a
 
 References
 ----------
-Variable projection and evidence as in `sci_stream.calibration.mask_registration` and `mask_errors`.
+Variable projection and evidence as in `sci_stream.calibration.registration` and `mask_errors`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.model import F32, F64, Flags, SnapshotId
 from sci_stream.optics.mask_errors import MAX_MASKS, MaskCorrection, MaskError
 from sci_stream.recon.mask_stack import MaskStack
 
-# 64 measurements for three unknowns. A measurement of 512 blocks takes 0.03 s of one CPU core.
-_BLOCK_PX, _MAX_BLOCKS, _LEAST_BLOCKS = 8, 512, 16
+# A block has 64 measurements for three unknowns.
+_BLOCK_PX = 8
+# A measurement of so many blocks takes 0.03 s of one CPU core.
+_MAX_BLOCKS = 512
+# On fewer blocks nothing is concluded.
+_LEAST_BLOCKS = 16
 # Two frames have one difference of light, which a scene that fades has, too.
 _LEAST_FRAMES = 3
-_MAX_STEPS, _LONGEST_STEP, _SETTLED = 16, 0.3, 2e-3
+_MAX_STEPS = 16
+# Longer steps, relative to the largest gain, are shortened.
+_LONGEST_STEP = 0.3
+_SETTLED = 2e-3
 # A frame has some light: of less, nothing could be recovered.
 _LEAST_GAIN = 0.02
 # Brightness relative to the brightest block, from which a block counts.
@@ -49,21 +56,27 @@ _FINEST = 1e-6
 # alike. Median 5, 95 % below 40 (18 clips behind five kinds of masks); 10 gives the least error.
 _EXCESS = 10.0
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-# Periods a frame that are tried, from more than one period an exposure on: slower light has no
-# shape that shows its period.
-_LEAST_PERIODS, _PERIODS = 1.25, np.arange(0.02, 0.501, 0.01)
+# Light of fewer periods an exposure has no shape that shows its period.
+_LEAST_PERIODS = 1.25
+# Periods a frame that are tried.
+_PERIODS = np.arange(0.02, 0.501, 0.01)
 # Share of a light that is no sinusoid.
 _HARMONICS = 1e-2
 MAINS_HZ = (100.0, 120.0)
 # Least logarithm of the odds for a light that changes. Even light had at most 7 in 180 snapshots of
 # 18 clips, but for a cut within an exposure, and a clip that flickers.
 _LEAST_LOG_ODDS = 8.0
-# Least gain in the logarithm of the variance in the other half of the picture. Fewer frames show no
-# light beside scenes that fade and are cut.
-_LEAST_ELSEWHERE, _FADING_FRAMES = 0.006, 8
-# Snapshots that are compared; scatter of gains between them over their size, and of the middle
-# frames over the difference of the ends, below which they are gains of the masks.
-_REMEMBERED, _CONSTANT, _AT_ENDS = 10, 0.5, 0.2
+# Least gain in the logarithm of the variance in the other half of the picture.
+_LEAST_ELSEWHERE = 0.006
+# Fewer frames show no light beside scenes that fade and are cut.
+_FADING_FRAMES = 8
+# Snapshots whose gains are compared.
+_REMEMBERED = 10
+# Gains of the masks scatter less between snapshots, relative to their size.
+_CONSTANT = 0.5
+# Gains of a stage that dwells scatter less in the middle frames, relative to the difference of the
+# ends.
+_AT_ENDS = 0.2
 _TINY = 1e-12
 
 
@@ -167,7 +180,8 @@ class LightMeter:
     def __init__(self, masks: MaskStack) -> None:
         self._masks = masks
         self._at = _places(masks.phi.shape[-2:], _MAX_BLOCKS // len(masks.phi))
-        planes, width = len(masks.phi), masks.phi.shape[-1]
+        planes = len(masks.phi)
+        width = masks.phi.shape[-1]
         corners = self._at[:, 0].repeat(planes)
         self._corners = torch.stack((corners // width, corners % width), 1)
         self.possible = (
@@ -198,7 +212,8 @@ class LightMeter:
         return light
 
     def _blocks(self, y: F32, valid: Flags) -> _Blocks:
-        stack, device = self._masks, self._masks.phi.device
+        stack = self._masks
+        device = self._masks.phi.device
         at = self._at.to(device)
         planes = torch.stack((torch.from_numpy(y), torch.from_numpy(valid).to(torch.float32)))
         pictures = torch.stack([stack.planes(picture) for picture in planes])
@@ -261,7 +276,8 @@ def _scores(blocks: _Blocks, fit: _Fit) -> tuple[Tensor, Tensor]:
 
 def _fitted(blocks: _Blocks, start: Tensor) -> Tensor:
     """Return gains of mean 1 that explain the blocks best."""
-    gains, n_frames = start, len(start)
+    gains = start
+    n_frames = len(start)
     for _ in range(_MAX_STEPS):
         information, scores = _scores(blocks, _scene(blocks, gains))
         size = float(information.diagonal().mean()) + _TINY
@@ -290,7 +306,8 @@ def _likely(gains: Tensor, blocks: _Blocks, frame_s: float | None) -> tuple[Ligh
     seen = basis.T @ (gains.double().numpy() - 1)
     unexplained = 0.5 * seen @ np.linalg.solve(covariance, seen)
     volume = 0.5 * np.linalg.slogdet(covariance)[1]
-    best, log_odds = Light((1.0,) * n_frames), 0.0
+    best = Light((1.0,) * n_frames)
+    log_odds = 0.0
     for kernel, hz, prior in _kernels(n_frames, frame_s):
         inside = basis.T @ kernel @ basis
         for scale in _SCALES:

@@ -49,7 +49,8 @@ class MaskStack:
         """Take the masks with this correction of the calibrated ones,
         to the precision of its text.
         """
-        calibration, correction = self._calibration, correction.rounded()
+        calibration = self._calibration
+        correction = correction.rounded()
         if correction == self.correction and self.turns:
             return
         # A copy: the calibration's arrays are read-only, which torch does not support.
@@ -75,7 +76,8 @@ class MaskStack:
                 overwrite((self.phi, self.r_inv, self.linear, self.windows), fresh)
         else:
             self.phi, self.r_inv, self.linear, self.windows = fresh
-        self.turns, self.correction = turns, correction
+        self.turns = turns
+        self.correction = correction
 
     def planes(self, image: Tensor) -> Tensor:
         """Add the plane dimension in front: four planes of a mosaic, else one."""

@@ -75,7 +75,8 @@ class Measurement:
         Over the pixels that take part in the projection, relative to the root mean square of y; NaN
         if not known.
         """
-        y, part = self.y, (self.r_inv > 0).to(self.y.dtype)
+        y = self.y
+        part = (self.r_inv > 0).to(self.y.dtype)
         dark = _DARK * y.numel() ** 0.5
         norm: Tensor = torch.linalg.vector_norm(y * part)
         noise = mismatch = y.new_full((), float("nan"))
@@ -85,7 +86,8 @@ class Measurement:
                 (variance * part).sum()
                 for variance in (self.noise, self.mismatch * y.clamp_min(0.0))
             )
-            noise, mismatch = (noise / power).sqrt(), (grows / power).sqrt()
+            noise = (noise / power).sqrt()
+            mismatch = (grows / power).sqrt()
         difference: Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
         residual = torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
         return torch.stack((noise, mismatch, residual))

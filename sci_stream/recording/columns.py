@@ -44,7 +44,8 @@ def _recorded(report: type) -> Recorded:
     )
 
 
-SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
+SOLVE_QUANTITIES = _recorded(SolveReport)
+HEALTH_QUANTITIES = _recorded(CalibrationHealth)
 
 COLUMNS = (
     Column(
@@ -302,9 +303,7 @@ def has_checksums(file: h5py.File) -> bool:
     return _CHECKSUMS in file
 
 
-def damaged_blocks(
-    file: h5py.File, rows: Mapping[str, Array], first: int = 0
-) -> dict[str, set[int]]:
+def damaged_blocks(file: h5py.File, rows: Mapping[str, Array], first: int) -> dict[str, set[int]]:
     """Return the blocks of rows that do not fit their checksums, by the name of their column.
 
     For ``rows``, from block ``first`` on, as they are in a file that was closed; those of earlier
@@ -334,9 +333,7 @@ def damaged_blocks(
     return {name: set((places + first).tolist()) for name, places in damaged.items() if len(places)}
 
 
-def read_rows(
-    file: h5py.File, *, only_outcomes: bool = False, part: slice = slice(None)
-) -> dict[str, Array]:
+def read_rows(file: h5py.File, *, only_outcomes: bool, part: slice) -> dict[str, Array]:
     """Read a part of all columns by name, or only ``state`` and ``outcome``, cut to one length."""
     # State first: the writer flushes it last, so the other columns, read later, contain all it
     # refers to.
@@ -357,7 +354,8 @@ def reconcile(rows: Mapping[str, Array]) -> None:
     only if its video is stored; otherwise a row that a kill left inconsistent would be counted and
     never sent again.
     """
-    outcome, reconstructed = rows["outcome"], OUTCOME_CODES["reconstructed"]
+    outcome = rows["outcome"]
+    reconstructed = OUTCOME_CODES["reconstructed"]
     stored = (rows["state"] & RowState.VIDEO) != 0
     outcome[~stored & (outcome == reconstructed)] = 0
     outcome[stored] = reconstructed

@@ -51,7 +51,8 @@ _SUPERBLOCK = struct.Struct("<8sB2xB16xQ")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Version 3 is that of files for single-writer multiple-reader access, which recordings are.
 _SUPERBLOCK_VERSION = 3
-_WRITE_FLAG, _SWMR_FLAG = 0x01, 0x04
+_WRITE_FLAG = 0x01
+_SWMR_FLAG = 0x04
 _MAX_MISSING_BYTES = 16 << 20
 # HDF5 doubles its waiting time with each attempt to read metadata, from a nanosecond: 30 take a
 # second, and its default of 100 never ends. A writer is interrupted in the middle of a write for
@@ -170,7 +171,8 @@ def _limit_attempts() -> Callable[[int, int], int] | None:
         function = ctypes.CDLL(library).H5Pset_metadata_read_attempts
     except (OSError, ValueError, AttributeError):
         return None
-    function.argtypes, function.restype = (ctypes.c_int64, ctypes.c_uint), ctypes.c_int
+    function.argtypes = (ctypes.c_int64, ctypes.c_uint)
+    function.restype = ctypes.c_int
     return cast(Callable[[int, int], int], function)
 
 
@@ -338,7 +340,8 @@ def check_mark(group: h5py.Group, kind: str, version: int) -> None:
     """
     where = place(group)
     with reading(where, "a group"):
-        mark, number = group.attrs.get("format"), group.attrs.get("schema_version")
+        mark = group.attrs.get("format")
+        number = group.attrs.get("schema_version")
     if not isinstance(mark, str) or mark != kind:
         raise FileFormatError(
             f"{where} is not a {kind.rpartition('.')[2]}",

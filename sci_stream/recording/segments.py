@@ -52,10 +52,8 @@ class WrittenRows:
             self.first = (
                 segment.first_seq if self.first is None else min(self.first, segment.first_seq)
             )
-            for seq in segment.raw_seqs:
-                self.raw.add(seq)
-            for seq in segment.settled_seqs:
-                self.settled.add(seq)
+            self.raw.update(segment.raw_seqs)
+            self.settled.update(segment.settled_seqs)
 
 
 def free_bytes(path: Path) -> int:
@@ -213,7 +211,8 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     counts, and errors.
     """
     problems: list[str] = []
-    reconstructed, stored = IntervalSet(), IntervalSet()
+    reconstructed = IntervalSet()
+    stored = IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
     for number in range(max(segment_numbers(path), default=0) + 1):
         candidate = segment_path(path, number)
@@ -223,11 +222,10 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
         try:
             with Recording(candidate, only_outcomes=True) as recording:
                 if recording.info.series == series:
-                    for seq in recording.seqs_with_outcome("reconstructed"):
-                        reconstructed.add(seq)
-                        stored.add(seq)
-                    for seq in recording.raw_seqs:
-                        stored.add(seq)
+                    videos = recording.seqs_with_outcome("reconstructed")
+                    reconstructed.update(videos)
+                    stored.update(videos)
+                    stored.update(recording.raw_seqs)
                 else:
                     problems.append(f"{candidate} holds another series, {recording.info.series}")
         except DAMAGE as error:

@@ -125,13 +125,13 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     Examples
     --------
-    >>> import sci_stream                                                    # doctest: +SKIP
-    >>> with sci_stream.open("recordings/run.h5") as recording:              # doctest: +SKIP
-    ...     video = recording.video[0]                  # (B, H, W), 0–1, linear light
-    ...     pictures = recording.rgb()[0]               # (B, H, W, 3) uint8, demosaiced, for a
-    screen ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all
-    snapshots, DN ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a
-    snapshot ...     phi = recording.calibration.phi             # (B, H, W) masks
+    >>> import sci_stream
+    >>> with sci_stream.open("recordings/run.h5") as recording:  # doctest: +SKIP
+    ...     video = recording.video[0]  # (B, H, W), 0–1, linear light
+    ...     pictures = recording.rgb()[0]  # (B, H, W, 3) uint8, demosaiced, for a screen
+    ...     pixel = recording.raw[:, 100, 200]  # one pixel's counts over all snapshots, DN
+    ...     slow = recording.table["solve_ns"] > 50e6  # how each was made, a row a snapshot
+    ...     phi = recording.calibration.phi  # (B, H, W) masks
     """
 
     def __init__(self, path: str | Path) -> None:

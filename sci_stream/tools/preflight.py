@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
-from sci_stream.calibration.evidence import inspect
+from sci_stream.calibration.evidence.inspection import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
 from sci_stream.devices.analyses import Analyses
@@ -294,7 +294,8 @@ class _Checks:
             return "not measured: it needs camera, calibration and solver"
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
-        rig, (prior, settings) = self._rig, self._solver
+        rig = self._rig
+        prior, settings = self._solver
         engine = Engine(
             self._calibration,
             prior,
@@ -430,7 +431,8 @@ class _Checks:
         return str(place)
 
     def _check_recording(self) -> str:
-        rig, capabilities = self._rig, self._capabilities
+        rig = self._rig
+        capabilities = self._capabilities
         if not rig.record.enabled:
             return "off"
         folder = rig.record.folder

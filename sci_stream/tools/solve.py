@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from sci_stream.arrays.api import mean_psnr_db
 from sci_stream.arrays.solver import ArrayOptions, ArraySolver, Progress
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.errors import InputError
 from sci_stream.field_types import finite_or_none
 from sci_stream.file_guard import complete_output
@@ -139,8 +139,14 @@ def solve_file(
         )
     solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
-    device, assumed = describe_device(solver.device), measurements.assumed
-    done = SolvedFile(out, solver.solver.name, device, calibration.n_frames, solver.white, assumed)
+    done = SolvedFile(
+        out,
+        solver.solver.name,
+        describe_device(solver.device),
+        calibration.n_frames,
+        solver.white,
+        measurements.assumed,
+    )
 
     def videos() -> Iterator[Video]:
         done.defects = solver.defects
@@ -173,9 +179,12 @@ def solve_file(
             for _ in stack.snapshots:
                 pass
         else:
-            tone, folder = ToneSettings().changed({"gamma": options.gamma}), FOLDERS.get(form, "")
+            tone = ToneSettings().changed({"gamma": options.gamma})
             with complete_output(
-                out, replace=options.replace, folder=folder, sources=options.sources
+                out,
+                replace=options.replace,
+                folder=FOLDERS.get(form, ""),
+                sources=options.sources,
             ) as partial:
                 write_video(partial, stack, form, tone=tone, fps=options.fps)
     except _WithheldError:

@@ -70,7 +70,8 @@ class History:
             for sample in self._current(now_s):
                 sample.queued = ledger.get("in_flight", 0)
                 sample.dropped += newly_lost
-            self._lost, self._series = lost, str(status.get("series", ""))
+            self._lost = lost
+            self._series = str(status.get("series", ""))
 
     def samples(self, last: int = KEPT_S, span_s: int = KEPT_S) -> list[list[float | int | None]]:
         """Return the last samples of a span, oldest first: `TAIL` for a page that has the earlier

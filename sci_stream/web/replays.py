@@ -26,9 +26,10 @@ from sci_stream.web.recordings import Recordings
 _REFINED = " refined"
 MAX_ITERATIONS = 200
 """Of a replay: more change nothing that can be seen."""
-# A person waits for a refined snapshot, but not for a recording. Solves of the rig on this host go
-# before both.
-_NICE_REFINING, _NICE_REPLAYING = 5, 19
+# Solves of the rig on this host go before a refined snapshot, for which a person waits.
+_NICE_REFINING = 5
+# No one waits for the replay of a recording.
+_NICE_REPLAYING = 19
 _STOP_S = 5.0
 # A replay ends before the live recording has to: a recording of 1024×1024 px writes so much in a
 # second.
@@ -99,7 +100,8 @@ class Replays:
             denoiser = self._trusted
         other = ("--solver", denoiser) if denoiser else ()
         with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
-            source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
+            source = Path(folder) / "snapshot.h5"
+            out = Path(folder) / "refined.h5"
             with RecordingWriter(
                 source, info, calibration, video=False, first_seq=shown.id.seq
             ) as writer:

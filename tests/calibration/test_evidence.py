@@ -8,16 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream.calibration.evidence import (
-    CHANCE,
-    Defect,
-    distinction,
-    examine,
-    inspect,
-    mask_fit,
-    stuck_pixels,
-    truth_defects,
-)
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.evidence.inspection import examine, inspect
+from sci_stream.calibration.evidence.mask_match import CHANCE, distinction, mask_fit
+from sci_stream.calibration.evidence.stuck_pixels import stuck_pixels
+from sci_stream.calibration.evidence.true_frames import truth_defects
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from tests.calibration.moved_masks import Rig

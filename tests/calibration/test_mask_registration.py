@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.calibration.registration.mask_fitter import MaskFit, MaskFitter
 from sci_stream.modulation.patterns import Kind, make_masks
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import shift_masks

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.mask_registration import MaskFitter
 from sci_stream.calibration.monitor import valid_measurement
+from sci_stream.calibration.registration.mask_fitter import MaskFitter
 from sci_stream.calibration.swapped_masks import SwappedMasks
 from sci_stream.model import F32
 from sci_stream.optics.calibration import Calibration

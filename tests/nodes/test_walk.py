@@ -31,6 +31,7 @@ BESIDE_THE_WAY = {
         "calibration/baseline",
     ),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
+    "recon/warm_up",  # solves before the first snapshot
     *("transport/pubsub", "delivery/reorder_buffer"),  # display
     "nodes/sink/statistics",
 }

@@ -169,7 +169,8 @@ class _OpenCamera:
         """Return the video of exposure ``n`` in even light, as bright as that of the lamp, and the
         light of each frame, (B,), relative to it.
         """
-        x, light = self._exposure.frames(n), self._options.light(n)
+        x = self._exposure.frames(n)
+        light = self._options.light(n)
         if self._options.lamp_depth:
             x *= light.mean()
         return x, light / light.mean()
@@ -208,8 +209,8 @@ class SimulatedCamera:
 
     Options: ClassVar[type[SimulatedOptions]] = SimulatedOptions
 
-    def __init__(self, options: SimulatedOptions | None = None) -> None:
-        self._given = self._options = options or SimulatedOptions()
+    def __init__(self, options: SimulatedOptions) -> None:
+        self._given = self._options = options
         self._serial = f"SIM-{self._options.seed}"
         free = self._options.trigger == "free"
         self._pacer = Pacer(self._options.snapshot_rate_hz if free else 0.0)

@@ -495,7 +495,9 @@ class AcquireNode:
         With it the frames of its message, if the sink gets the same ones. Called in the camera
         thread.
         """
-        missed, frame, info = self._reader.counts["missed"], captured.frame, self._info
+        missed = self._reader.counts["missed"]
+        frame = captured.frame
+        info = self._info
         assert info is not None
         assert self._reader.capabilities is not None
         identity = SnapshotId(info.series, captured.epoch, captured.seq)

@@ -260,7 +260,8 @@ class Supervisor:
     @property
     def _all_done(self) -> bool:
         """Whether the acquire node has marked its last series as completed."""
-        done, spool = done_path(self._acquire.environment), self._acquire_spool
+        done = done_path(self._acquire.environment)
+        spool = self._acquire_spool
         return done is not None and done.exists() and not (spool is not None and spool.exists())
 
     def _remove_leftovers(self) -> None:
@@ -300,14 +301,16 @@ class Supervisor:
 
         If it is down or crashes meanwhile, it is restarted only to close the open series.
         """
-        progress, deadline_s = 0.0, time.monotonic() + grace_s
+        progress = 0.0
+        deadline_s = time.monotonic() + grace_s
         child = self._acquire
         child.send(signal.SIGTERM)
         child.environment[CLOSE_VARIABLE] = "1"
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
             if spool is not None and (last := _changed_s(spool)) != progress:
-                progress, deadline_s = last, time.monotonic() + grace_s
+                progress = last
+                deadline_s = time.monotonic() + grace_s
             # A node that is being restarted may hold the only trace of snapshots in flight: its
             # series has to be closed.
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:

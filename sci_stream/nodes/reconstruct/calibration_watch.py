@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sci_stream.calibration.evidence import Defect
+from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Snapshot
 from sci_stream.modulation.feedback import (
@@ -78,7 +78,8 @@ class CalibrationWatch:
     def _check_phase(self, snapshot: Snapshot) -> None:
         """Determine the first mask behind a modulator that is corrected by it."""
         self.first_mask = None
-        corrections, order = snapshot.chunks.get(CORRECTIONS), self.solver.order
+        corrections = snapshot.chunks.get(CORRECTIONS)
+        order = self.solver.order
         if corrections is None or order is None:
             return
         if corrections != self._corrections or snapshot.chunks.get(STATE):

@@ -77,9 +77,8 @@ class ReconstructNode:
             self._hello.node, self._link.connection.send, self._solver.change
         )
         self._evidence: dict[Identity, Mapping[str, ParameterValue]] = {}
-        self._held: dict[
-            Identity, int
-        ] = {}  # the snapshots held, with the time of their receipt, ns
+        self._held: dict[Identity, int] = {}
+        """The snapshots held, with the time of their receipt, ns."""
         self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
         self._recently_done = deque[Identity](maxlen=_MAX_RECENT)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
@@ -124,7 +123,7 @@ class ReconstructNode:
             # Snapshots that wait for a calibration would never get one: drop them, they will be
             # resent.
             for snapshot in itertools.chain.from_iterable(self._awaiting_calibration.values()):
-                self._held.pop((snapshot.id.series, snapshot.id.seq), None)
+                self._held.pop(_identity(snapshot), None)
             self._awaiting_calibration.clear()
         for message in messages:
             self._handle(message)
@@ -205,14 +204,12 @@ class ReconstructNode:
                 self._begin(message)
             case CalibrationMissing():
                 for snapshot in self._awaiting_calibration.pop(message.hash, ()):
-                    self._report_failed(
-                        (snapshot.id.series, snapshot.id.seq), "calibration_missing"
-                    )
+                    self._report_failed(_identity(snapshot), "calibration_missing")
             case _:
                 log.warning("unexpected message from the acquire node: %s", type(message).__name__)
 
     def _begin(self, snapshot: Snapshot) -> None:
-        identity = (snapshot.id.series, snapshot.id.seq)
+        identity = _identity(snapshot)
         # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of
         # solving again.
         if identity in self._recently_done:
@@ -243,7 +240,8 @@ class ReconstructNode:
 
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot
-        received_ns = self._held.get((snapshot.id.series, snapshot.id.seq))
+        identity = _identity(snapshot)
+        received_ns = self._held.get(identity)
         # Presumed lost meanwhile and given to another node: the sink would only count a duplicate.
         if received_ns is None:
             return
@@ -268,7 +266,7 @@ class ReconstructNode:
             picture=solved.picture,
             chunks={**snapshot.chunks, **solved.figures},
         )
-        self._evidence[snapshot.id.series, snapshot.id.seq] = solved.evidence
+        self._evidence[identity] = solved.evidence
         try:
             self._link.post(reconstruction, now_s)
         except (
@@ -281,11 +279,11 @@ class ReconstructNode:
         if failed.snapshot is None:
             # Without an engine this node cannot work: end with the reason.
             raise failed.error
-        about = {"series": failed.snapshot.id.series, "seq": failed.snapshot.id.seq}
-        log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
+        series, seq = _identity(failed.snapshot)
+        log.error("snapshot %d: %s", seq, failed.error, extra={"series": series, "seq": seq})
         if isinstance(failed.error, EnvironmentFault):
             self._fault = str(failed.error)  # a device failure affects the next snapshots too
-        self._report_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
+        self._report_failed((series, seq), str(failed.error))
 
     def _report_failed(self, identity: Identity, reason: str) -> None:
         self._held.pop(identity, None)
@@ -302,6 +300,10 @@ class ReconstructNode:
         self._dispatch.send(
             Done(series=identity[0], seq=identity[1], ok=ok, reason=reason, masks=evidence)
         )
+
+
+def _identity(snapshot: Snapshot) -> Identity:
+    return snapshot.id.series, snapshot.id.seq
 
 
 def reconstruct_metrics(

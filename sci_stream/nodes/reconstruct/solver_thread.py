@@ -54,9 +54,12 @@ _T = TypeVar("_T")
 _MAX_ENGINES = 2
 # Snapshots that fail one after the other, after which a new process is tried.
 _MAX_FAILURES = 5
-# Without progress for this many times the longest pause so far, and at least so long, the solver
-# hangs.
-_STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
+# Without progress for this many times the longest pause so far, the solver hangs.
+_STALLED = 20.0
+# Shorter silence is none.
+_LEAST_STALL_S = 30.0
+# An engine may be prepared for so long: it may compile for minutes.
+_PREPARATION_S = 900.0
 # A thread that hangs is abandoned when the node ends.
 _JOIN_S = 5.0
 
@@ -241,7 +244,8 @@ class SolverThread:
             # arrived.
             if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
                 self._deliver()
-            self._progress_s, self.prepares = None, False
+            self._progress_s = None
+            self.prepares = False
         self._deliver()
 
     def _put(self, result: Result) -> None:
@@ -286,7 +290,8 @@ class SolverThread:
                     self._make_engine(watch.engine.calibration, denoiser, section, settings)
                     for watch in self._watches.values()
                 ]
-                self._denoiser, self._settings = denoiser, settings
+                self._denoiser = denoiser
+                self._settings = settings
                 for engine in made:
                     self._install(engine)
                 self._last_engine = None
@@ -294,13 +299,16 @@ class SolverThread:
             raise
         except SciStreamError as error:
             return Changed(job.request, error)
-        self._section, self._settings = section, settings
+        self._section = section
+        self._settings = settings
         self._reported = self._current_status()
         return Changed(job.request, parameters=self._parameters)
 
     def _current_status(self) -> dict[str, int | float | str]:
         """Declare the parameters and return the solver settings."""
-        section, prior, settings = self._section, self._denoiser.name, self._settings
+        section = self._section
+        prior = self._denoiser.name
+        settings = self._settings
         self._parameters = solver_parameters(self._given, section, prior, settings)
         solver = describe_solver(section, prior, settings)
         self._solver_id = solver_id(solver)
@@ -410,7 +418,8 @@ class SolverThread:
 
     def _deliver(self) -> None:
         """Wait for the pending result, if any, and pass it on."""
-        done, self._under_way = self._under_way, None
+        done = self._under_way
+        self._under_way = None
         if done is None:
             return
         watch = self._watches[done.snapshot.calibration_hash]

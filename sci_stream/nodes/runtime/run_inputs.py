@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 FROZEN_VARIABLE = "SCI_STREAM_FROZEN"
 """Folder with copies of the rig file and the other inputs as they were when the run began."""
-_LIST, _FILES, _PACKAGES = "inputs.json", "inputs", "packages"
+_LIST = "inputs.json"
+_FILES = "inputs"
+_PACKAGES = "packages"
 _HASH_DIGITS = 16
 _MAX_NAME = 64
 

@@ -133,7 +133,8 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
         """Delete the folder with its content. May be called again."""
         shutil.rmtree(self.path, ignore_errors=True)
         # Once: by then the number may be that of another file, of ZeroMQ for example.
-        number, self._number = self._number, -1
+        number = self._number
+        self._number = -1
         with contextlib.suppress(OSError):
             os.close(number)
 

@@ -279,14 +279,13 @@ class _Webhook:
 def retry_after_s(header: str) -> float:
     """Return the pause that a server asks for, at most a minute; 0 if it names none."""
     try:
-        seconds = float(header) if header.isdigit() else _seconds_until(header)
+        if header.isdigit():
+            seconds = float(header)
+        else:
+            seconds = parsedate_to_datetime(header).timestamp() - unix_ns() / 1e9
     except ValueError:
         return 0.0
     return min(max(seconds, 0.0), _MAX_PAUSE_S)
-
-
-def _seconds_until(date: str) -> float:
-    return parsedate_to_datetime(date).timestamp() - unix_ns() / 1e9
 
 
 def _kind_of(error: Exception) -> str:

@@ -86,7 +86,7 @@ class SinkNode:
     backpressure reaches the senders' credit and finally the acquire node's policy.
     """
 
-    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None = None) -> None:
+    def __init__(self, rig: Rig, stop: StopRequest, *, summary: Path | None) -> None:
         self._rig = rig
         self._stop = stop
         self._summary = summary
@@ -325,7 +325,8 @@ class SinkNode:
         """End the series: close the recording with its ledger, write the summary, confirm to the
         acquire node.
         """
-        series, self._series = self._series, None
+        series = self._series
+        self._series = None
         assert series is not None
         series.statistics.end_reason = reason
         recording = series.close()
@@ -422,7 +423,7 @@ class SinkNode:
             if series is not None and is_acquire and peer.status.get("series") == series.name:
                 series.update_from_acquire(peer.status, now_s)
         if series is not None:
-            series.learn_solvers(solvers(self._server.peers.values()))
+            series.solvers.learn(solvers(self._server.peers.values()))
             series.checkpoint()
             if series.recording_is_long_enough:
                 self._operators.switch_recording(False, "[record] stop_after_mib")

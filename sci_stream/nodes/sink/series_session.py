@@ -5,7 +5,6 @@ acknowledges safe ones.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import queue
 import time
@@ -26,9 +25,10 @@ from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
 from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
+from sci_stream.nodes.sink.solvers import KnownSolvers, Solvers
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import SeriesStatus
-from sci_stream.nodes.sink.triggered import TriggeredSeries, mean_brightness
+from sci_stream.nodes.sink.triggered import TriggeredSeries
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.reader import DAMAGE, Recording
@@ -52,10 +52,8 @@ log = logging.getLogger(__name__)
 # A result that a lost node still owes must not stop the live video.
 _REORDER_PATIENCE_S = 2.0
 # The ledger document of a recording has a fixed size; its journal has all events.
-_SOLVERS_IN_FILE = 32
 _EVENTS_IN_FILE = 128
 _EVENTS_SHOWN = 20
-_LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers
 # beyond it: no camera is faster. Each number that is accepted may cost a row of 300 bytes in the
 # recording, which `MAX_EMPTY_ROWS` end.
@@ -67,8 +65,6 @@ _SAVED_CHANGES = 48
 OfSnapshot = Snapshot | Reconstruction | Dropped
 """A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots
 without one."""
-Solvers = Mapping[str, Mapping[str, int | float | str]]
-"""Solver settings by id, as reconstruct nodes report them."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ class SeriesSession:
             TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
         )
         self._open_share = float(calibration.phi.mean())
-        self._solvers: dict[str, Mapping[str, int | float | str]] = {}
+        self.solvers = KnownSolvers(info.series)
         self._file_path = recording_path(Path(rig.record.folder), info.series)
         self._unreadable = ""
 
@@ -219,9 +215,8 @@ class SeriesSession:
                 seq, report, node, redelivered=redelivered if seq in new else 0
             )
             self._note_video(seq)
-        for seq in recording.raw_seqs:
-            self._raw_safe.add(seq)
-        self.learn_solvers(recording.solvers)
+        self._raw_safe.update(recording.raw_seqs)
+        self.solvers.learn(recording.solvers)
 
     def _restore_decisions(self) -> None:
         """Continue with snapshots whose raw counts an earlier process has decided, and that have no
@@ -416,8 +411,8 @@ class SeriesSession:
     ) -> Reconstruction:
         self._note_video(reconstruction.id.seq)
         # The heartbeat with new settings may be behind the first result that used them.
-        if not self.knows_solver(reconstruction.report.solver):
-            self.learn_solvers(self._callbacks.solvers())
+        if not self.solvers.knows(reconstruction.report.solver):
+            self.solvers.learn(self._callbacks.solvers())
         accepted = dataclasses.replace(
             reconstruction, times=dataclasses.replace(reconstruction.times, accepted_ns=unix_ns())
         )
@@ -626,32 +621,12 @@ class SeriesSession:
             name: count for name, count in counts.items() if _is_count(count)
         }
 
-    def knows_solver(self, name: str) -> bool:
-        """Return whether these solver settings are known, or empty."""
-        return not name or name in self._solvers
-
-    def learn_solvers(self, solvers: Solvers) -> None:
-        """Store the solver settings of nodes by their ids; those too long for the recording are
-        left out.
-        """
-        for name, settings in solvers.items():
-            if name not in self._solvers and len(json.dumps(dict(settings))) <= _LONGEST_SOLVER:
-                self._solvers[name] = settings
-        while len(self._solvers) > _SOLVERS_IN_FILE:
-            discarded = next(iter(self._solvers))
-            del self._solvers[discarded]
-            log.warning(
-                "%s: too many different solver settings for the recording; discarding %s",
-                self.name,
-                discarded,
-            )
-
     def checkpoint(self) -> None:
         """Write the current ledger and solver settings to the recording, where they survive a
         crash.
         """
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
-        notes: JsonObject = {"solvers": dict(self._solvers)}
+        notes: JsonObject = {"solvers": dict(self.solvers.settings)}
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
         if self._triggered is not None:
@@ -665,36 +640,12 @@ class SeriesSession:
 
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""
-        statistics = self.statistics
-        info = statistics.info
-        last = statistics.last
-        rate = statistics.rate.per_s(now_s)
-        return SeriesStatus(
-            series=self.name,
-            rig=info.rig,
-            policy=info.policy.value,
-            camera=info.camera,
-            n_frames=info.n_frames,
-            bit_depth=info.bit_depth,
-            ledger=self.ledger.counts(),
-            frame_faults=dict(statistics.frame_faults),
-            rates={
-                "acquired_per_s": round(statistics.acquired_rate.per_s(now_s), 3),
-                "reconstructed_per_s": round(rate, 3),
-                "video_fps": round(rate * info.n_frames, 2),
-            },
-            latency_ms=statistics.latency_ms(),
-            latency_recent_ms=statistics.recent_latency_ms(now_s),
-            report=last.report if last else None,
-            chunks=dict(last.chunks) if last else {},
-            units=info.chunks,
-            calibration=statistics.health,
-            calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
-            brightness=None
-            if last is None or last.counts is None
-            else mean_brightness(last.counts, info.bit_depth),
+        return SeriesStatus.of(
+            self.statistics,
+            now_s,
             recording=self._recording_status(),
             open_share=self._open_share,
+            warn_shift_px=self._rig.calibration.warn_shift_px,
             events=None
             if self._triggered is None
             else self._triggered.ring.state.events[-_EVENTS_SHOWN:],

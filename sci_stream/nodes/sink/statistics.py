@@ -80,7 +80,8 @@ def stage_seconds(
         *zip(STAGES, stamps, stamps[1:], strict=False),
         ("total", stamps[0], stamps[-1]),
     ):
-        (begun_ns, clock, ahead_ns), (ended_ns, other_clock, other_ahead_ns) = earlier, later
+        begun_ns, clock, ahead_ns = earlier
+        ended_ns, other_clock, other_ahead_ns = later
         if clock == other_clock:
             stages[stage] = (ended_ns - begun_ns) / 1e9
         # A difference between clocks of unknown offset is not a duration: better none than a wrong

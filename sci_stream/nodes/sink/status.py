@@ -14,7 +14,8 @@ from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.delivery.trigger_ring import Event
 from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.recorder import RecordingStatus
-from sci_stream.nodes.sink.statistics import CalibrationStatistics
+from sci_stream.nodes.sink.statistics import CalibrationStatistics, SeriesStatistics
+from sci_stream.nodes.sink.triggered import mean_brightness
 from sci_stream.parameters import SOLVER_KEY, SettingChange, is_declaration
 from sci_stream.parameters import Value as ParameterValue
 from sci_stream.quantities import gauges, live_values, quantities_of
@@ -62,6 +63,50 @@ class SeriesStatus:
     units: Mapping[str, str] = field(default_factory=dict)
     events: Sequence[Event] | None = None
     frame_faults: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        statistics: SeriesStatistics,
+        now_s: float,
+        *,
+        recording: RecordingStatus,
+        open_share: float,
+        warn_shift_px: float,
+        events: Sequence[Event] | None,
+    ) -> SeriesStatus:
+        """Return the status of a series with these statistics."""
+        info = statistics.info
+        last = statistics.last
+        rate = statistics.rate.per_s(now_s)
+        return cls(
+            series=info.series,
+            rig=info.rig,
+            policy=info.policy.value,
+            camera=info.camera,
+            n_frames=info.n_frames,
+            bit_depth=info.bit_depth,
+            ledger=statistics.ledger.counts(),
+            frame_faults=dict(statistics.frame_faults),
+            rates={
+                "acquired_per_s": round(statistics.acquired_rate.per_s(now_s), 3),
+                "reconstructed_per_s": round(rate, 3),
+                "video_fps": round(rate * info.n_frames, 2),
+            },
+            latency_ms=statistics.latency_ms(),
+            latency_recent_ms=statistics.recent_latency_ms(now_s),
+            report=last.report if last else None,
+            chunks=dict(last.chunks) if last else {},
+            units=info.chunks,
+            calibration=statistics.health,
+            calibration_alerts=statistics.health.alerts(warn_shift_px),
+            brightness=None
+            if last is None or last.counts is None
+            else mean_brightness(last.counts, info.bit_depth),
+            recording=recording,
+            open_share=open_share,
+            events=events,
+        )
 
     def to_json(self) -> JsonObject:
         """Return the status as JSON; the quantities of the last report are not nested."""

@@ -62,7 +62,8 @@ def pick_device(name: str = "auto") -> torch.device:
         for name in torch.cuda.get_arch_list()
         if (chip := name.removeprefix("sm_")).isdigit()
     ]
-    oldest, (major, minor) = min(chips, default=0), torch.cuda.get_device_capability(index)
+    oldest = min(chips, default=0)
+    major, minor = torch.cuda.get_device_capability(index)
     if 10 * major + minor < oldest:
         raise DeviceError(
             f"{torch.cuda.get_device_name(index)} is too old for this torch",

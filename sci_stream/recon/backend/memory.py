@@ -26,7 +26,8 @@ def within_memory(calibration: Calibration, device: torch.device, solver: Solver
     except (RuntimeError, MemoryError) as error:
         if not ran_out_of_memory(error):
             raise
-        n_frames, (height, width) = calibration.n_frames, calibration.shape
+        n_frames = calibration.n_frames
+        height, width = calibration.shape
         planes = 1 if calibration.bayer is None else 4
         chunk = PIXELS_PER_CHUNK[device.type]
         if isinstance(solver, MemoryPlanner):

@@ -21,10 +21,11 @@ from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
 # First σ in units of the error that a start is estimated to have where it is wrong:
-# lab/research/first-sigma.md, whose figures are √2 higher, as the error there is √2 lower. The
-# errors of a warm start are few and large, at mispredicted motion, and need a lower σ: 1.1 costs
-# 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
-_SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 1.4, 0.8
+# lab/research/first-sigma.md, whose figures are √2 higher, as the error there is √2 lower.
+_SIGMA_PER_ERROR = 1.4
+# The errors of a warm start are few and large, at mispredicted motion, and need a lower σ: 1.1
+# costs 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
+_WARM_SIGMA_PER_ERROR = 0.8
 
 # Shorter solves, of K iterations, end at √(16/K) times the last σ: correcting smooth motion needs
 # the spatial reach of a high σ, and only longer solves have corrected it before σ is low.
@@ -92,15 +93,19 @@ class Initializer:
 
         No one may write to it. ``finite``, () bool, is False if the solve diverged.
         """
-        before, now = self._id, snapshot.id
+        before = self._id
+        now = snapshot.id
         late = before is not None and before.series == now.series and before.seq > now.seq
         if self._settings.warm_start and not late:
-            self._id, self._past = now, Past(video, finite)
+            self._id = now
+            self._past = Past(video, finite)
 
     def forget(self, reason: str = "first") -> bool:
         """Start the next solve cold, for this reason; return whether a video was released."""
         released = self._past is not None
-        self._id, self._past, self._reason = None, None, reason
+        self._id = None
+        self._past = None
+        self._reason = reason
         return released
 
     def past(self, snapshot: Snapshot) -> tuple[Past | None, str]:
@@ -109,7 +114,8 @@ class Initializer:
             return None, "no_warm_start"
         if snapshot.redelivered:
             return None, "redelivered"
-        before, now = self._id, snapshot.id
+        before = self._id
+        now = snapshot.id
         if before is None or before.series != now.series:
             return None, self._reason if before is None else "first"
         if (before.epoch, before.seq + 1) != (now.epoch, now.seq) or snapshot.dropped_before:
@@ -120,13 +126,17 @@ class Initializer:
         self, measurement: Measurement, linear: LmmseEstimator, past: Past | None
     ) -> InitialState:
         """Return the start of a solve; no number leaves the device."""
-        settings, y, phi, r_inv = self._settings, measurement.y, measurement.phi, measurement.r_inv
+        settings = self._settings
+        y = measurement.y
+        phi = measurement.phi
+        r_inv = measurement.r_inv
         clipped = measurement.r_inv_clipped
         # Clipped pixels count: they are a better guess of a highlight than its neighbours.
         still = cold_start(y, phi, r_inv if clipped is None else clipped)
         # Not all frames of ȳ, which are alike: it is kept for the whole solve.
         image = still[:, :1].clone()
-        first, reason = y.new_full((), settings.sigma_first), y.new_zeros(())
+        first = y.new_full((), settings.sigma_first)
+        reason = y.new_zeros(())
         if past is None and not settings.linear_start:
             return InitialState(still, None, first, reason, image)
         errors = linear.leave_one_out(y, r_inv, measurement.noise)
@@ -185,7 +195,10 @@ def coded(measurement: Measurement, start: InitialState, v: Tensor) -> Coded:
     """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the
     stages take them.
     """
-    y, r_inv, noise, error = measurement.y, measurement.r_inv, measurement.noise, start.error
+    y = measurement.y
+    r_inv = measurement.r_inv
+    noise = measurement.noise
+    error = start.error
     if error is not None and noise is not None and measurement.mismatch is not None:
         noise, error = error.with_noise(noise, measurement.mismatch * y, r_inv)
     around = start.first.square().expand(y.shape)  # from ȳ, whose error is not known

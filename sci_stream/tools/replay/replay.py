@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sci_stream.calibration.evidence import stuck_in
+from sci_stream.calibration.evidence.inspection import stuck_in
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, InputError, StorageError
@@ -221,7 +221,8 @@ def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
 def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     if file is None:
         return series.calibration
-    calibration, info = load_calibration(file), series.info
+    calibration = load_calibration(file)
+    info = series.info
     for what, fits, got in (
         (
             "masks of (B, H, W) =",
@@ -332,7 +333,8 @@ class _Run:
                     index and seq - seqs[index - 1] > MAX_EMPTY_ROWS
                 ):  # not kept in between, of a triggered recording
                     writer.settled_below = seq
-                    last, writer = writer, opened.enter_context(writer.next_segment())
+                    last = writer
+                    writer = opened.enter_context(writer.next_segment())
                     last.close(ledger.counts(), continued=writer.path.name)
                 writer.write_reconstruction(reconstruction)
                 if self.solver.decisions is not None:
@@ -444,7 +446,8 @@ class _Run:
         )
 
     def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:
-        info, calibration = self.series.info, self.calibration
+        info = self.series.info
+        calibration = self.calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),
             counts=self.series.frame_of("raw", seq),

@@ -418,11 +418,11 @@ def test_raw_counts_lost_behind_a_full_disk_are_not_raw_only(
 
 
 def test_solver_settings_are_bounded(open_series: SeriesSession) -> None:
-    assert open_series.knows_solver(""), "an empty id needs no settings"
-    assert not open_series.knows_solver("00")
+    assert open_series.solvers.knows(""), "an empty id needs no settings"
+    assert not open_series.solvers.knows("00")
     for index in range(40):
-        open_series.learn_solvers({f"{index:02x}": {"denoiser": "tv"}})
-    assert [index for index in range(40) if open_series.knows_solver(f"{index:02x}")] == list(
+        open_series.solvers.learn({f"{index:02x}": {"denoiser": "tv"}})
+    assert [index for index in range(40) if open_series.solvers.knows(f"{index:02x}")] == list(
         range(8, 40)
     )
 

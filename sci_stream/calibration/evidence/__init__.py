@@ -1,0 +1,1 @@
+"""What one snapshot says of its own data, and of its masks."""
