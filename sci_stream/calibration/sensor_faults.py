@@ -49,15 +49,16 @@ _LEAST_JUMP = 1.0
 # Jumps are differences of means over so many pixels of a colour.
 _JUMP_PX = 2
 
-# Cells of one colour cell each show lag.
+# Image lag is measured in cells of one colour cell, where the scene changes once, from a first
+# snapshot to a second one, and then rests.
 _CELL_PX = 2
-# The scene changed in them by more from one snapshot to the next, in units of white.
+# The change is larger, in units of white.
 _LEAST_CHANGE = 0.1
-# It then changes less to the snapshot after that, relative to the change.
+# From the second snapshot to the third, the scene changes by a smaller share of that change.
 _STILL = 0.4
-# It varies less within the snapshot after the change.
+# Within the second snapshot, it varies by a smaller share.
 _STILL_BEFORE = 0.25
-# It varies less within the snapshot after that.
+# Within the third one, by an even smaller share.
 _STILL_AFTER = 0.12
 # Share of the cells that must show it: where the snapshot decides little, a warm start keeps up to
 # a quarter of the video before, in 0.3 % of the cells of a slow scene.
@@ -66,32 +67,33 @@ _LEAST_CELLS = 0.0075
 # scene, where lag of 10 % exceeds the estimate backwards by 5 to 11 %.
 # Lag of 10 % was estimated as 8.6 to 10.4 %, no lag as 2 % at most, behind four masks as 4.7 %.
 _LEAST_LAG = 0.06
-# More is another fault.
+# A larger estimate has another cause.
 _MAX_LAG = 0.5
 
-# Pixels count where the frames of a snapshot are the same and another snapshot is brighter or
-# darker. There, the differences from the neighbours have nothing in common but the gains of the
-# pixels, and texture of one surface in another light, which is not everywhere. The frames differ by
-# less, in units of white.
+# Gains of pixels are measured where a pixel rests within each of two snapshots, and is brighter in
+# one of them. There, the differences from its neighbours have two things in common: the gains of
+# the pixels, and the texture of a surface in another light. Such a surface does not fill the
+# picture, so the gains are measured in blocks.
+# The frames of a pixel that rests differ by less, in units of white.
 _STILL_PIXEL = 0.04
-# The snapshots differ by this share.
+# The two snapshots differ by this share of the brighter one.
 _CHANGED = 0.2
-# Darker pixels do not count.
+# Darker pixels do not count, in units of white.
 _DARK = 0.05
-# Larger differences from the neighbours are edges.
+# Nor do pixels that differ more from their neighbours, relative to these: edges.
 _OUTLIER = 0.5
-# So blocks of this side decide.
+# Side of a block.
 _BLOCK_PX = 16
-# They have so many pixels over all pairs of snapshots.
+# A block counts from so many pixels on, over all pairs of snapshots.
 _BLOCK_PIXELS = 64
-# It takes so many of them.
+# It takes so many blocks.
 _FEWEST_BLOCKS = 10
-# Gains of 5 % showed as 3 to 5 % in the median block, right ones as 1.5 % at most, but in one scene
-# as 8 %.
+# Gains of 5 % were measured as 3 to 5 % in the median block. Right gains were measured as 1.5 % at
+# most, but as 8 % in one scene.
 _LEAST_GAINS = 0.028
-# In that scene, gains were a fifth of all differences, in square.
+# In that scene, they explained a fifth of the squared differences from the neighbours.
 _LEAST_SHARE = 0.25
-# Or all differences were larger there.
+# Larger differences than these are texture.
 _MAX_DIFFERENCES = 0.1
 # Gains are alike all over the sensor: the quarter of the blocks had 0.77 to 0.96 of the middle one,
 # and 0.1 in a splash of 96 px with right gains.
