@@ -20,7 +20,8 @@ from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 # Percentiles of a run of days would hide the present, and grow without bound.
 _RECENT = 4096
-# An operator judges by now: the headline latency of the page is that of the last seconds only.
+# An operator judges by now: the headline latency of the page is that of the last seconds, or of the
+# newest snapshot where one takes longer.
 _HEADLINE_S = 10.0
 # Number of snapshots whose PSNR the summary lists; mean and minimum cover all.
 _LISTED = 1000
@@ -169,11 +170,14 @@ class SeriesStatistics:
         return {stage: _percentiles(values) for stage, values in self._latency_ms.items() if values}
 
     def recent_latency_ms(self, now_s: float) -> float | None:
-        """Return the median time from camera to sink over the last ten seconds, in ms; None if
-        nothing came.
+        """Return the median time from camera to sink over the last ten seconds, in ms.
+
+        If nothing came in that time, return the time of the newest snapshot; None before the first.
         """
+        if not self._total_ms:
+            return None
         recent = [value for at_s, value in self._total_ms if at_s >= now_s - _HEADLINE_S]
-        return round(float(np.median(recent)), 3) if recent else None
+        return round(float(np.median(recent or self._total_ms[-1][1])), 3)
 
     def summary(
         self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject

@@ -35,12 +35,12 @@ class SeriesStatus:
 
     ``rates`` are those of the last seconds: ``acquired_per_s`` from the camera and
     ``reconstructed_per_s``, in snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by
-    stage, ``latency_recent_ms`` the median from camera to sink over the last ten seconds, None if
-    nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale) are
-    those of the last snapshot; ``open_share`` is the mean transmission of the masks; ``chunks`` are
-    numbers that the camera and the analyses add to the last snapshot, with their ``units``;
-    ``events`` are the last ones, None unless the recording is triggered; ``frame_faults`` are
-    numbers of frames by the name of their fault.
+    stage, ``latency_recent_ms`` the median from camera to sink over the last ten seconds, or that
+    of the newest snapshot; None before the first; ``report`` and ``brightness`` (mean of the
+    counts, fraction of full scale) are those of the last snapshot; ``open_share`` is the mean
+    transmission of the masks; ``chunks`` are numbers that the camera and the analyses add to the
+    last snapshot, with their ``units``; ``events`` are the last ones, None unless the recording is
+    triggered; ``frame_faults`` are numbers of frames by the name of their fault.
     """
 
     series: str
