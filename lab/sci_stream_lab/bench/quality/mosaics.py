@@ -95,15 +95,21 @@ class MosaicQuality:
     false_colour_apart: float
 
 
-COLUMNS = (
+_SCENE_COLUMNS = (
     ResultColumn("scene", "scene", left=True),
     ResultColumn("start", "start, iterations", left=True),
+)
+PSNR_COLUMNS = (
+    *_SCENE_COLUMNS,
     ResultColumn("apart_db", "planes apart", ".2f", "dB"),
     ResultColumn("planes_db", "mosaics", ".2f", "dB"),
     ResultColumn("worst_apart_db", "worst apart", ".2f", "dB"),
     ResultColumn("worst_db", "worst", ".2f", "dB"),
     ResultColumn("rgb_apart_db", "RGB apart", ".2f", "dB"),
     ResultColumn("rgb_db", "RGB", ".2f", "dB"),
+)
+COLOUR_COLUMNS = (
+    *_SCENE_COLUMNS,
     ResultColumn("delta_e_apart", "ΔE apart", ".2f"),
     ResultColumn("delta_e", "ΔE", ".2f"),
     ResultColumn("false_colour_apart", "false colour apart", ".2f"),
