@@ -97,11 +97,11 @@ class MosaicQuality:
 
 _SCENE_COLUMNS = (
     ResultColumn("scene", "scene", left=True),
-    ResultColumn("start", "start, iterations", left=True),
+    ResultColumn("start", "solve", left=True),
 )
 PSNR_COLUMNS = (
     *_SCENE_COLUMNS,
-    ResultColumn("apart_db", "planes apart", ".2f", "dB"),
+    ResultColumn("apart_db", "apart", ".2f", "dB"),
     ResultColumn("planes_db", "mosaics", ".2f", "dB"),
     ResultColumn("worst_apart_db", "worst apart", ".2f", "dB"),
     ResultColumn("worst_db", "worst", ".2f", "dB"),
