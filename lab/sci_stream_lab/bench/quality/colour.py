@@ -184,8 +184,13 @@ def bench(
                 chart,
             ),
             ResultTable(
-                "colour scenes behind masks: mosaics, and their planes apart",
-                mosaics.COLUMNS,
+                "PSNR of colour scenes behind masks: mosaics, and their planes apart",
+                mosaics.PSNR_COLUMNS,
+                coded,
+            ),
+            ResultTable(
+                "colour errors of the same scenes, CIEDE2000 and at edges",
+                mosaics.COLOUR_COLUMNS,
                 coded,
             ),
         ),

@@ -18,7 +18,16 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.datasets import truth_of
-from sci_stream_lab.bench.quality.mosaics import LEAST_PX, apart, clips, measure, pan, simulated
+from sci_stream_lab.bench.quality.mosaics import (
+    LEAST_PX,
+    MosaicQuality,
+    apart,
+    clips,
+    mean_rows,
+    measure,
+    pan,
+    simulated,
+)
 
 CPU = torch.device("cpu")
 SETTINGS = dataclasses.replace(default_settings(CPU, "ffdnet-lite"), iterations=4)
@@ -64,3 +73,16 @@ def test_clips_are_those_of_the_data_folder(
     np.testing.assert_allclose(clip.colours[0].mean((0, 1, 2)), (0.78, 0, 0), atol=0.03)
     monkeypatch.delenv("SCI_STREAM_DATA")
     assert not list(clips())
+
+
+def test_mean_rows_keep_starts_apart_and_the_worst_snapshot() -> None:
+    def row(scene: str, start: str, value: float) -> MosaicQuality:
+        return MosaicQuality(scene, start, *[value] * 10)
+
+    rows = [row("a", "cold, 12", 30.0), row("a", "warm, 4", 20.0), row("b", "cold, 12", 34.0)]
+    cold, warm = mean_rows("mean", rows)
+    assert (cold.scene, cold.start) == ("mean", "cold, 12")
+    assert cold.planes_db == cold.rgb_apart_db == cold.delta_e == 32
+    assert cold.worst_db == cold.worst_apart_db == 30
+    assert warm == row("mean", "warm, 4", 20.0)
+    assert not list(mean_rows("mean", []))
