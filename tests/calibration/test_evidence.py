@@ -255,6 +255,14 @@ def test_masks_of_the_snapshot_stand_out_from_chance(y: Array, masks: Array) -> 
     assert distinction(y, np.roll(light, (33, 47), (0, 1))) < CHANCE
 
 
+def test_still_truth_in_float32_has_no_order(masks: Array, scene: Array) -> None:
+    # The mean of two equal numbers is exact: nothing changes at all.
+    still = np.repeat(scene[:1], 2, 0)
+    y = (masks[:2] * still).sum(0)
+    calibration = Calibration(masks[:2].astype(np.float32))
+    assert truth_defects(y[np.newaxis], calibration, still[np.newaxis].astype(np.float32)) == []
+
+
 def test_noise_is_no_other_truth(y: Array, masks: Array, scene: Array) -> None:
     noise = np.random.default_rng(7).standard_normal(y.shape)
     noisy = y + 0.2 * np.sqrt(np.mean(y**2)) * noise

@@ -187,5 +187,5 @@ def alike(values: F64) -> F64:
     Errors of neighbours in a row, and in a column, are alike behind blurred masks.
     """
     shared = (values[..., 1:] * values[..., :-1]).sum(-1)
-    likeness = np.clip(shared / np.maximum(np.square(values).sum(-1), 1e-300), 0.0, 0.9)
+    likeness = np.clip(shared / np.maximum(np.square(values).sum(-1), 1e-30), 0.0, 0.9)
     return np.asarray((1 + likeness) / (1 - likeness))

@@ -132,7 +132,7 @@ def _lines(level: F64, top: float, axis: int) -> tuple[F64, F64, F64]:
 
 def _variation(image: F64, axis: int) -> F64:
     """Return the standard deviation along lines over their mean."""
-    mean = np.maximum(np.abs(image.mean(axis, keepdims=True)), 1e-300)
+    mean = np.maximum(np.abs(image.mean(axis, keepdims=True)), 1e-30)
     return np.asarray(image.std(axis, keepdims=True) / mean)
 
 
@@ -178,7 +178,7 @@ def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64
     # Other stuck pixels are not to be fitted.
     bound = 3 * np.quantile(around / np.maximum(lit, 1e-3 * lit.mean()), 0.8, 1, keepdims=True)
     around = np.minimum(around, lit * bound)
-    mean = around.sum(1, keepdims=True) / np.maximum(lit.sum(1, keepdims=True), 1e-300)
+    mean = around.sum(1, keepdims=True) / np.maximum(lit.sum(1, keepdims=True), 1e-30)
     gram = masks.transpose(0, 2, 1) @ masks
     ridge = _RIDGE / len(phi) * np.trace(gram, axis1=1, axis2=2) + 1e-300
     gram += ridge[:, np.newaxis, np.newaxis] * np.eye(len(phi))

@@ -35,7 +35,7 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     closeness = np.tensordot(
         rest * (phi - phi.mean((1, 2), keepdims=True)), changes, ((0, 2, 3), (0, 2, 3))
     )
-    closeness /= np.maximum(np.linalg.norm(changes, axis=(2, 3)).sum(0), 1e-300)
+    closeness /= np.maximum(np.linalg.norm(changes, axis=(2, 3)).sum(0), 1e-30)
     order = np.arange(len(phi))
     for _ in order:
         mask, frame = np.unravel_index(np.argmax(closeness), closeness.shape)
