@@ -169,7 +169,12 @@ def _within(value: Any, limits: tuple[float, float] | None) -> Any:
     """Return a value as its column can hold it: numbers out of range become the nearest in range,
     NaN stays.
     """
-    return value if limits is None or value != value else min(max(value, limits[0]), limits[1])  # noqa: PLR0124 - NaN
+    if limits is None:
+        return value
+    least, largest = limits
+    if value < least:
+        return least
+    return largest if value > largest else value
 
 
 def cell_text(cell: bytes) -> str:
@@ -470,7 +475,7 @@ class RowTable:
         # beyond its end.
         if self._extent < extent:
             for node in self._datasets.values():
-                node.resize(extent, 0)
+                node.id.set_extent((extent,))
                 node.flush()
             self._extent = extent
         changed = set[str]().union(*self._dirty.values())

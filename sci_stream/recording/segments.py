@@ -71,12 +71,13 @@ def closing_bytes(path: Path) -> int:
     return disk_share(path, _MAX_CLOSING_BYTES)
 
 
-def require_space(path: Path, n_bytes: int) -> None:
+def require_space(path: Path, n_bytes: int) -> int:
     """Refuse data before a disk is full, when HDF5 cannot close a file or ends the process.
 
-    Raises `StorageError`.
+    Returns the bytes that may be written. Raises `StorageError`.
     """
-    need = n_bytes + closing_bytes(path)
+    reserve = closing_bytes(path)
+    need = n_bytes + reserve
     free = free_bytes(path)
     if free < need:
         raise StorageError(
@@ -85,6 +86,7 @@ def require_space(path: Path, n_bytes: int) -> None:
             got=f"{free / 2**20:.1f} MiB free on its disk",
             hint="Data written before is kept; free some space, or use another disk.",
         )
+    return free - reserve
 
 
 def recording_path(folder: Path, series: str) -> Path:

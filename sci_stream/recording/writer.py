@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -126,6 +127,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         """
         self.bytes_written = 0
         self.rows_written = 0
+        self._room_bytes = 0
         self._failure: str | None = None
         self._closed = False
         taken = [number for number in segment_numbers(self._first_path) if number >= segment]
@@ -259,7 +261,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             return False
         row = self._row(seq)
         counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
-        require_space(self.path, counts.nbytes)
+        self._take_space(counts.nbytes)
         with self._guard("written"):
             more = {"outcome": OUTCOME_CODES["raw_only"]} if snapshot.raw_only else {}
             self._put(
@@ -295,9 +297,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             frames["picture"] = reconstruction.picture
         if "error" in stored and reconstruction.counts is not None:
             frames["error"] = _stored_error(reconstruction, self._calibration)
-        require_space(
-            self.path, sum(data.nbytes for name, data in frames.items() if name in stored)
-        )
+        self._take_space(sum(data.nbytes for name, data in frames.items() if name in stored))
         with self._guard("written"):
             self._put(row, reconstruction, frames, **reconstruction_cells(reconstruction))
         self._written.settled.add(seq)
@@ -328,6 +328,15 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             )
         self._written.settled.add(seq)
         return True
+
+    def _take_space(self, n_bytes: int) -> None:
+        """Refuse data before the disk is full, which is looked at once for all that is flushed.
+
+        Raises `StorageError`.
+        """
+        if n_bytes > self._room_bytes:
+            self._room_bytes = require_space(self.path, n_bytes)
+        self._room_bytes -= n_bytes
 
     def _row(self, seq: int) -> int:
         if seq < self.first_seq:
@@ -381,7 +390,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             # Direct chunks bypass the filters, so compressed rows take the ordinary path.
             node[row] = data
             return
-        for frame in np.ndindex(data.shape[:-2]):
+        for frame in itertools.product(*map(range, data.shape[:-2])):
             # Direct chunks go past the HDF5 chunk cache, at memory speed
             # (docs/decisions/recordings.md).
             node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
@@ -391,6 +400,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
 
         Raises `StorageError` as `write_raw` does.
         """
+        self._room_bytes = 0
         with self._guard("flushed"):
             for frames in self._frames.values():
                 frames.flush()

@@ -69,6 +69,7 @@ def test_all_readers_follow_a_writer_of_another_process(tmp_path: Path) -> None:
 def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) -> None:
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     writer.write_raw(series.snapshot(0))
+    writer.flush()
     monkeypatch.setattr(segments, "free_bytes", lambda _: 1000)
     with pytest.raises(StorageError, match=r"run\.h5.*full.*MiB"):
         writer.write_reconstruction(series.reconstruction(1))
