@@ -66,7 +66,7 @@ def checksum(array: Array) -> int:
 
 def _as_bytes(array: Array) -> memoryview:
     dtype = DTYPES[_NAMES.get(array.dtype) or array.dtype.name]
-    return np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8).data
+    return np.ascontiguousarray(array, dtype=dtype).data.cast("B")
 
 
 def pack_payloads(

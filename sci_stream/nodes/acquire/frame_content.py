@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 
 from sci_stream.model import Array, Flags
@@ -24,38 +22,42 @@ _NOISY = 1 / 3
 # Rows are compared by their products with odd numbers, modulo 2⁶⁴: eight frames before cost as
 # little as one.
 _WEIGHTS = np.random.default_rng(0).integers(0, 2**63, 2 * _SAMPLES, np.uint64) * 2 + 1
+_WEIGHT_SUMS = np.concatenate([[np.uint64(0)], np.cumsum(_WEIGHTS)])
 
 
 class FrameContent:
     """Compare the counts of each frame with those of the frame before."""
 
     def __init__(self) -> None:
-        self._before = deque[Array](maxlen=_BUFFERS)
+        self._before = np.zeros((0, 0), np.uint64)
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 
     def check(self, counts: Array) -> str:
         """Return the fault of a frame, (H, W), ``""`` for none."""
         steps = [max(1, size // _SAMPLES) for size in counts.shape]
-        # A copy of the sample, so that the memory of the frame can be released.
-        rows = counts[:: steps[0], :: steps[1]].copy()
+        rows = counts[:: steps[0], :: steps[1]]
         bits = rows.view(f"u{rows.itemsize}").astype(np.uint64)
-        weights = _WEIGHTS[: bits.shape[1]]
-        sums = bits @ weights
-        textured = sums != bits[:, 0] * weights.sum()
-        if not self._before:
-            self._before.append(sums)
+        columns = bits.shape[1]
+        sums = bits @ _WEIGHTS[:columns]
+        textured = sums != bits[:, 0] * _WEIGHT_SUMS[columns]
+        if not len(self._before):
+            self._before = np.zeros((_BUFFERS, len(sums)), np.uint64)
+            self._before[-1] = sums
             self._alive = textured
             return ""
-        alike = (sums == np.array(self._before)) & textured
-        self._before.append(sums)
+        # A row without texture is never alike: neither is one of no frame yet.
+        alike = (sums == self._before) & textured
+        self._before[:-1] = self._before[1:]
+        self._before[-1] = sums
         noisy = self._different >= max(1.0, _NOISY * self._pairs)
         self._pairs += 1
-        self._different += not alike[-1].any()
         lost = self._lost(rows, textured)
         self._alive |= textured
         if not alike.any():
+            self._different += 1
             return "rows_missing" if lost else ""
+        self._different += not alike[-1].any()
         counts = alike.sum(1)
         all_ = textured.sum()
         if noisy and counts[-1] == all_ > 0:

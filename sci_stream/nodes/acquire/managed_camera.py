@@ -146,7 +146,7 @@ class ManagedCamera:
                 return None
             counts = np.ascontiguousarray(frame.counts)
         self._check_format(counts)
-        return replace(frame, counts=counts)
+        return frame if counts is frame.counts else replace(frame, counts=counts)
 
     def _check_format(self, counts: Array) -> None:
         """Refuse a frame that is not in the announced format.

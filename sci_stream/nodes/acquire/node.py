@@ -555,7 +555,8 @@ class AcquireNode:
             raw_only=snapshot.raw_only,
         )
         if self._records_raw:
-            self._link.post(dataclasses.replace(snapshot, truth=None), now_s, frames=frames)
+            frames = frames or encode(dataclasses.replace(snapshot, truth=None))
+            self._link.post(snapshot, now_s, frames=frames)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)
