@@ -28,6 +28,11 @@ class Outbox(Generic[K]):
     def __len__(self) -> int:
         return len(self._messages)
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a message waits to be sent."""
+        return bool(self._unsent)
+
     def __contains__(self, key: K) -> bool:
         return key in self._messages
 

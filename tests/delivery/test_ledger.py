@@ -70,7 +70,9 @@ def test_outbox_keeps_and_resends_until_acknowledged() -> None:
     outbox: Outbox[int] = Outbox(patience_s=5.0)
     for key in range(3):
         outbox.put(key, [b"frame"], now_s=0.0)
+    assert outbox.has_unsent
     assert [key for key, _ in outbox.due()] == [0, 1, 2]
+    assert not outbox.has_unsent
     assert list(outbox.due()) == []
     assert outbox.confirm(1, now_s=1.0)
     assert not outbox.confirm(1, now_s=1.0)

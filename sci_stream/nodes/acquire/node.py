@@ -191,7 +191,9 @@ class AcquireNode:
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
-                self._step(self._network.wait(urgent=self._reader.is_urgent))
+                # A full socket has room again long before the next frames are accepted.
+                urgent = self._reader.is_urgent or self._link.outbox.has_unsent
+                self._step(self._network.wait(urgent=urgent))
             if self._reader.failure is not None:
                 raise self._reader.failure
         finally:
