@@ -84,7 +84,9 @@ class Fusion:
             ) as error:  # no compiler, or operations that it does not know: it raises anything
                 if ran_out_of_memory(error):
                     raise
-                self.stop(str(error).partition("\n")[0])
+                # torch's own text begins with the name of the backend alone.
+                cause = getattr(error, "inner_exception", error)
+                self.stop(str(cause).partition("\n")[0])
                 return function(*args, **kwargs)
 
         return fused

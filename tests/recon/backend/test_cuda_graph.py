@@ -1,8 +1,4 @@
-"""Recorded work, replayed from fixed memory, equals the work itself.
-
-Without a GPU the recorder stands in for the graph: it does the recorded work again, on the same
-fixed tensors.
-"""
+"""Recorded work, replayed from fixed memory, equals the work itself."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
@@ -32,13 +29,14 @@ from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
-from tests.recon.backend.stand_in import Device
+from tests.recon.backend.pretended_cuda import CUDA, PretendedCuda
 
 CPU = torch.device("cpu")
 PHI = torch.rand(2, 4, 18, 15, generator=torch.Generator().manual_seed(9))
 
 
 def by_hand(work: Callable[[], None]) -> Replay:
+    """Repeat work in place of its operations, where operations are not the subject."""
     work()  # as a graph's warm-up does
     return work
 
@@ -54,6 +52,11 @@ def measured(seed: int) -> torch.Tensor:
 def spread_evenly(residual: torch.Tensor, _measured: torch.Tensor) -> torch.Tensor:
     """Put the same share of a residual into each of four frames."""
     return (0.1 * residual).unsqueeze(-3).expand(PHI.shape).clone()
+
+
+def on_gpu(value: Any) -> Any:
+    """Return tensors on the pretended GPU, and all else as it is."""
+    return tree_map(lambda leaf: leaf.to(CUDA) if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def solver(
@@ -74,7 +77,9 @@ def solver(
     return solve
 
 
-@pytest.mark.parametrize("make", [TvDenoiser, IdentityDenoiser, lite])
+@pytest.mark.parametrize(
+    "make", [lambda _device: TvDenoiser(), lambda _device: IdentityDenoiser(), lite]
+)
 @pytest.mark.parametrize(
     "how",
     [
@@ -86,24 +91,28 @@ def solver(
     ],
 )
 def test_recorded_solve_equals_the_plain_one(
-    make: Callable[[], Recordable], how: dict[str, Any]
+    make: Callable[[torch.device], Recordable], how: dict[str, Any], gpu: PretendedCuda
 ) -> None:
     """One recording serves all snapshots and all levels."""
-    graphs, solve = Graphs(by_hand), solver(make(), PHI, **how)
+    graphs = Graphs(record_cuda_graph(CUDA))
+    solve = solver(make(CUDA), on_gpu(PHI), **on_gpu(how))
+    plain = solver(make(CPU), PHI, **how)
     for seed, first in enumerate((0.2, 0.1, 0.3)):
-        y, sigma = measured(seed), torch.tensor(first)
-        torch.testing.assert_close(graphs.call("solve", solve, y, sigma), solve(y, sigma))
-    assert len(graphs) == 1
+        arguments = measured(seed), torch.tensor(first)
+        video = graphs.call("solve", solve, *on_gpu(arguments))
+        torch.testing.assert_close(video.cpu(), plain(*arguments))
+    assert (len(graphs), gpu.recordings) == (1, 1)
     assert not graphs.fault
 
 
-def test_recorded_solve_takes_a_noise_map() -> None:
-    graphs, relative = Graphs(by_hand), torch.linspace(0.5, 2.0, 15).expand(2, 18, 15)
-    solve = solver(lite(), PHI, relative=relative)
-    y, sigma = measured(1), torch.tensor(0.2)
-    found = graphs.call("solve", solve, y, sigma)
-    torch.testing.assert_close(found, solve(y, sigma))
-    assert not torch.allclose(found, solver(lite(), PHI)(y, sigma))
+def test_recorded_solve_takes_a_noise_map(gpu: PretendedCuda) -> None:
+    graphs, relative = Graphs(record_cuda_graph(CUDA)), torch.linspace(0.5, 2.0, 15)
+    solve = solver(lite(CUDA), on_gpu(PHI), relative=on_gpu(relative.expand(2, 18, 15)))
+    arguments = on_gpu((measured(1), torch.tensor(0.2)))
+    video = graphs.call("solve", solve, *arguments).cpu()
+    torch.testing.assert_close(video, solve(*arguments).cpu())
+    assert not torch.allclose(video, solver(lite(CUDA), on_gpu(PHI))(*arguments).cpu())
+    assert gpu.recordings == 1
 
 
 def test_recordings_share_memory_and_give_new_tensors() -> None:
@@ -115,15 +124,17 @@ def test_recordings_share_memory_and_give_new_tensors() -> None:
     assert graphs.call("one", lambda x: x + 1, torch.zeros(3)).tolist() == [1.0] * 3
 
 
-def test_denoiser_that_reads_its_level_cannot_be_recorded() -> None:
-    denoise = lite(precision=Precision.HALF)
+def test_denoiser_that_reads_its_level_cannot_be_recorded(gpu: PretendedCuda) -> None:
+    denoise = lite(CUDA, Precision.HALF)
     assert denoise.recordable
     denoise.half_from_sigma = 0.1
     assert not denoise.recordable
-    graphs, y, sigma = Graphs(Device().record), measured(0), torch.tensor(0.2)
-    solve = solver(denoise, PHI)
-    torch.testing.assert_close(graphs.call("solve", solve, y, sigma), solve(y, sigma))
-    assert "a value is read back" in graphs.fault
+    graphs = Graphs(record_cuda_graph(CUDA))
+    solve, arguments = solver(denoise, on_gpu(PHI)), on_gpu((measured(0), torch.tensor(0.2)))
+    video = graphs.call("solve", solve, *arguments)
+    torch.testing.assert_close(video.cpu(), solve(*arguments).cpu())
+    assert "called a synchronizing CUDA operation" in graphs.fault
+    assert gpu.recordings == 0
 
 
 def test_recorded_function_reads_the_copies_of_its_arguments() -> None:

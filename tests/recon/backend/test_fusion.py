@@ -18,11 +18,11 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.gap import data_step
 from sci_stream.recon.backend import cuda_graph
+from sci_stream.recon.backend.cuda_graph import Replay
 from sci_stream.recon.backend.fusion import Fusion, compile_on_gpu
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
-from tests.recon.backend.stand_in import Device
 
 CPU = torch.device("cpu")
 
@@ -73,6 +73,17 @@ def test_missing_compiler_leaves_the_function_as_it_is() -> None:
     assert twice(2) == 4
     assert not fusion.on
     assert fusion.fault == "operations are not fused: Failed to find C compiler."
+
+
+def test_fault_has_the_reason_of_the_compiler() -> None:
+    def broken(_graph: torch.fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+        raise ValueError("no kernel for this device")
+
+    fusion = Fusion(functools.partial(compile_on_gpu, backend=broken))
+    twice = fusion(lambda x: 2 * x)
+    fusion.on = True
+    assert twice(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert fusion.fault == "operations are not fused: no kernel for this device"
 
 
 def test_out_of_memory_is_no_fault_of_the_compiler() -> None:
@@ -155,6 +166,15 @@ def test_fused_solve_that_differs_is_not_used(
     np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], plain)
 
 
+def _must_not_record(_work: Replay) -> Replay:
+    raise AssertionError("a solve is recorded")
+
+
+def _repeat(work: Replay) -> Replay:
+    work()
+    return work
+
+
 @pytest.mark.parametrize("why", ["a large video", "cuda_graphs = false"])
 def test_solve_that_is_not_recorded_is_fused(
     why: str, make_calibration: Callable[..., Calibration], monkeypatch: pytest.MonkeyPatch
@@ -175,7 +195,7 @@ def test_solve_that_is_not_recorded_is_fused(
         TvDenoiser(1),
         CPU,
         dataclasses.replace(default_settings(CPU, "tv"), iterations=6),
-        recorder=Device().record,
+        recorder=_must_not_record,
         compiler=compiler,
         cuda_graphs=why == "a large video",
     )
@@ -185,6 +205,9 @@ def test_solve_that_is_not_recorded_is_fused(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+# torch itself uses it where Inductor is loaded.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_solve_by_the_processors_compiler_is_the_plain_one(
     make_calibration: Callable[..., Calibration],
 ) -> None:
@@ -211,9 +234,7 @@ def test_stages_of_a_solve_are_traced_whole_and_give_the_same(
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True)
     compiler = functools.partial(compile_on_gpu, backend="eager")
     plain = Engine(calibration, TvDenoiser(1), CPU, settings)
-    fused = Engine(
-        calibration, TvDenoiser(1), CPU, settings, recorder=Device().record, compiler=compiler
-    )
+    fused = Engine(calibration, TvDenoiser(1), CPU, settings, recorder=_repeat, compiler=compiler)
     shots = [expose(calibration, make_video(4, 48, 56), seq=seq) for seq in range(2)]
     fused.reconstruct(shots[0])
     fused.forget()

@@ -1,12 +1,13 @@
-"""Device kernels and bytes of a warm snapshot, counted without a GPU on tensors that hold no
-values.
+"""Device kernels and bytes of a warm snapshot, counted without a GPU: on tensors that hold no
+values, and as torch's compiler fuses them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Never
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend import memory
+from sci_stream.recon.backend.fusion import compile_on_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
@@ -24,6 +26,7 @@ from sci_stream.recon.initialization.initializer import Past
 from sci_stream.recon.settings import default_settings
 
 SHAPE, ITERATIONS = (8, 256, 256), 8
+CPU = torch.device("cpu")
 META = torch.device("meta")
 # Kernels of operations that take several; of all others one. Inverse real transforms copy their
 # input, since cuFFT overwrites it. On a GPU cuDNN's convolutions contain bias and ReLU, but for the
@@ -77,25 +80,36 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """An engine on the device of tensors without values, which cuts its work as on a GPU."""
-    for sizes in (
-        memory.PIXELS_PER_CHUNK,
-        gaussian_prior._PIXELS_AT_ONCE,
-        optical_flow._BLOCK,
-        warm_start._PIXELS_AT_ONCE,
-    ):
-        monkeypatch.setitem(sizes, "meta", sizes["cuda"])
-    calibration = Calibration(phi=np.random.default_rng(0).integers(0, 2, SHAPE).astype(np.float32))
-    settings = dataclasses.replace(default_settings(torch.device("cpu"), "ffdnet"), warm_start=True)
-    return Engine(calibration, make_denoiser("ffdnet", META, None, Precision.HALF), META, settings)
+def make_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    """Return a maker of engines that cut their work as on a GPU."""
+
+    def make(name: str, device: torch.device, precision: Precision, **how: Any) -> Engine:
+        for sizes in (
+            memory.PIXELS_PER_CHUNK,
+            gaussian_prior._PIXELS_AT_ONCE,
+            optical_flow._BLOCK,
+            warm_start._PIXELS_AT_ONCE,
+        ):
+            monkeypatch.setitem(sizes, device.type, sizes["cuda"])
+        phi = np.random.default_rng(0).integers(0, 2, SHAPE).astype(np.float32)
+        settings = dataclasses.replace(
+            default_settings(CPU, name),
+            iterations=ITERATIONS,
+            min_iterations=ITERATIONS,
+            warm_start=True,
+        )
+        denoiser = make_denoiser(name, device, None, precision)
+        return Engine(Calibration(phi=phi), denoiser, device, settings, **how)
+
+    return make
 
 
 @torch.no_grad()
-def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
+def test_warm_snapshot_takes_few_kernels(make_engine: Callable[..., Engine]) -> None:
     """A graph hides the launches; the kernels still run one after the other, for at least a
     microsecond each.
     """
+    engine = make_engine("ffdnet", META, Precision.HALF)
     y = torch.empty(SHAPE[1:], device=META)
     past = Past(
         torch.empty((1, *SHAPE), device=META), torch.empty((), dtype=torch.bool, device=META)
@@ -126,3 +140,78 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
     for name, (kernels, per_pixel) in most.items():
         assert found[name][0] <= kernels, (name, counts[name].of.most_common(12))
         assert found[name][1] <= per_pixel, (name, found[name])
+
+
+class _FusedError(Exception):
+    """The compiler has fused operations; nothing is to be generated."""
+
+
+class CountingCompiler:
+    """The compiler of fused operations up to where it knows its kernels; functions run as they are.
+
+    ``kernels`` are the kernels of functions, by name and by which arguments are None: those of the
+    compiler, and those of libraries that it calls.
+    """
+
+    def __init__(self) -> None:
+        self.kernels: dict[tuple[str, tuple[bool, ...]], int] = {}
+        self._count = 0
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            key = (function.__name__, tuple(argument is None for argument in args))
+            if key not in self.kernels and key != COLD:
+                self.kernels[key] = self._kernels(function, *args)
+            return function(*args)
+
+        return counted
+
+    def _kernels(self, function: Callable[..., Any], *args: Any) -> int:
+        patched = torch._inductor.config.patch(
+            _post_fusion_custom_pass=self._fused, fx_graph_cache=False
+        )
+        with (
+            patched,
+            torch._functorch.config.patch(enable_autograd_cache=False),
+            pytest.raises(torch._inductor.exc.InductorError, match="_FusedError"),
+        ):
+            compile_on_gpu(function)(*args)
+        return self._count
+
+    def _fused(self, nodes: list[Any]) -> Never:
+        """Count the nodes that are kernels: neither views nor results of others."""
+        self._count = sum(
+            type(node).__name__ != "NopKernelSchedulerNode"
+            and type(node.node).__name__ != "MultiOutput"
+            for node in nodes
+        )
+        raise _FusedError
+
+
+COLD = ("initialize", (False, True))
+WARM = ("initialize", (False, False))
+NOISE = ("prepare", (False, True))
+CORRELATED = ("data_step", (False, False, False, False, False))
+PROJECTED = ("data_step", (False, False, False, False, True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+# torch itself uses it where Inductor is loaded.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_compiled_warm_snapshot_takes_few_kernels(make_engine: Callable[..., Engine]) -> None:
+    """Those of the network are beside it.
+
+    The kernels are fused by the rules for a processor, since those for a GPU need Triton, which
+    makes fewer (docs/decisions/16-bit-and-graphs.md). Nothing is generated, so that no compiler of
+    C++ is needed.
+    """
+    compiler = CountingCompiler()
+    engine = make_engine("ffdnet-lite", CPU, Precision.FLOAT32, compiler=compiler)
+    engine.warm_up()
+    torch._dynamo.reset()
+    assert engine.fault == ""
+    counts = compiler.kernels
+    half = ITERATIONS // 2
+    snapshot = counts[NOISE] + counts[WARM] + half * (counts[CORRELATED] + counts[PROJECTED])
+    assert snapshot <= 500, counts

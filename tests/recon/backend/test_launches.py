@@ -1,4 +1,7 @@
-"""Kernel launches, waits and recordings of a solve, counted on a substitute for a GPU."""
+"""Launches, waits, copies and recordings of a solve, counted on a pretended GPU.
+
+Operations on tensors of two devices raise there. Its videos are compared with the processor's.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from sci_stream.model import BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Solver
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import Replay
+from sci_stream.recon.backend.cuda_graph import record_cuda_graph
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import named_prior
+from sci_stream.recon.denoisers.registry import DENOISERS, named_prior
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import Past
-from sci_stream.recon.settings import default_settings
+from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.reports import Start
-from tests.recon.backend.stand_in import Device, OutsideTensors
+from tests.recon.backend.pretended_cuda import CUDA, PretendedCuda
 
 CPU = torch.device("cpu")
 SHAPE = (4, 32, 40)
@@ -63,60 +66,117 @@ class TwoForms(TvDenoiser):
         return super().__call__(x, sigma)
 
 
+def solver_settings(name: str = "tv", iterations: int = 6, **how: Any) -> SolverSettings:
+    """Return settings with warm starts, by which one number of iterations is recorded."""
+    settings = {"iterations": iterations, "min_iterations": iterations, "warm_start": True} | how
+    return dataclasses.replace(default_settings(CPU, name), **settings)
+
+
 def make_engine(
-    calibration: Calibration, device: Device | None, *, prior: Denoiser | None = None, **how: Any
+    calibration: Calibration,
+    device: torch.device,
+    settings: SolverSettings | None = None,
+    *,
+    name: str = "tv",
+    solver: Solver | None = None,
+    recorded: bool = True,
 ) -> Engine:
-    settings = dataclasses.replace(
-        default_settings(CPU, "tv"), iterations=6, warm_start=True, **how
-    )
+    """Make an engine that fuses nothing, and records its solves on a GPU."""
+    if solver is None:
+        solver = (
+            TvDenoiser(1) if name == "tv" else named_prior(name, device, None, Precision.FLOAT32)
+        )
     return Engine(
         calibration,
-        prior or TvDenoiser(1),
-        CPU,
-        settings,
-        recorder=None if device is None else device.record,
+        solver,
+        device,
+        settings or solver_settings(name),
+        recorder=record_cuda_graph(device) if device.type == "cuda" else None,
+        cuda_graphs=recorded,
     )
+
+
+def begun_without_waits(
+    engine: Engine, gpu: PretendedCuda, snapshot: Snapshot, iterations: int | None = None
+) -> AsyncSolve:
+    """Begin a solve; assert that the host waits for nothing and copies counts, their saturated
+    pixels, the video and its figures.
+    """
+    gpu.reset()
+    pending = engine.begin(snapshot, iterations)
+    assert not gpu.waits
+    assert gpu.up.total() == gpu.down.total() == 2
+    return pending
 
 
 def begun_as_one_launch(
-    engine: Engine, device: Device, snapshot: Snapshot, iterations: int
+    engine: Engine, gpu: PretendedCuda, snapshot: Snapshot, iterations: int | None = None
 ) -> AsyncSolve:
-    """Begin a recorded solve; assert that it launches hardly more than itself and waits for
-    nothing.
-    """
-    device.reset()
-    with device:
-        pending = engine.begin(snapshot, iterations)
-    assert device.recordings == 0
-    assert not device.waits, device.waits
-    assert device.launches < 16
+    """Begin a recorded solve, as above; assert that it launches hardly more than itself."""
+    pending = begun_without_waits(engine, gpu, snapshot, iterations)
+    assert gpu.recordings == 0
+    assert gpu.launches < 16
     return pending
 
 
 @pytest.mark.parametrize(
-    ("bayer", "how"),
-    [
-        (None, {}),
-        (BayerPhase.RGGB, {}),
-        (None, {"weigh_noise": False, "local_sigma": False}),
-        (None, {"linear_start": False}),
-    ],
+    ("name", "recorded"),
+    [*((name, True) for name in DENOISERS), ("tv", False), ("unrolled", False)],
 )
-def test_whole_solve_is_one_launch_and_waits_for_nothing(
-    bayer: BayerPhase | None, how: dict[str, Any], make_calibration: MakeCalibration, expose: Expose
+@pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])
+def test_solve_waits_for_nothing_and_copies_twice(
+    *,
+    name: str,
+    recorded: bool,
+    bayer: BayerPhase | None,
+    gpu: PretendedCuda,
+    make_calibration: MakeCalibration,
+    expose: Expose,
+) -> None:
+    """Cold, warm, and with corrected masks; a recorded solve is one launch."""
+    calibration = make_calibration(*SHAPE, bayer=bayer)
+    settings = solver_settings(name, 10 if name == "unrolled" else 3)
+    plain, engine = (
+        make_engine(calibration, device, settings, name=name, recorded=recorded)
+        for device in (CPU, CUDA)
+    )
+    engine.warm_up()
+    begin = begun_as_one_launch if recorded else begun_without_waits
+    starts = []
+    for n, snapshot in enumerate(snapshots(calibration, expose, 3)):
+        if n == 2:
+            for corrected in (plain, engine):
+                corrected.correct_masks(MaskCorrection(Displacement((1, 0))))
+        video, report = begin(engine, gpu, snapshot).finish()
+        wanted, expected = plain.reconstruct(snapshot)
+        assert report.start_reason == expected.start_reason
+        starts.append(report.start)
+        np.testing.assert_allclose(video, wanted, atol=1e-4)
+    assert starts[:2] == [Start.COLD, Start.WARM]
+    assert bool(engine.recordings) is recorded
+    assert bool(engine.fault) is not recorded
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"weigh_noise": False, "local_sigma": False}, {"linear_start": False}]
+)
+def test_recorded_solves_report_what_plain_ones_do(
+    how: dict[str, Any], gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """The device decides between a cold and a warm start and on the levels of σ, as the host does
     step by step.
     """
-    calibration, device = make_calibration(*SHAPE, bayer=bayer), Device()
-    plain, engine = (make_engine(calibration, on, **how) for on in (None, device))
+    calibration = make_calibration(*SHAPE)
+    plain, engine = (
+        make_engine(calibration, on, solver_settings(min_iterations=4, **how)) for on in (CPU, CUDA)
+    )
     engine.warm_up()
     starts = []
     # 5 are not recorded: the next lower number is spent.
     for asked, iterations, snapshot in zip(
         (6, 4, 6, 5), (6, 4, 6, 4), snapshots(calibration, expose, 4), strict=True
     ):
-        video, report = begun_as_one_launch(engine, device, snapshot, asked).finish()
+        video, report = begun_as_one_launch(engine, gpu, snapshot, asked).finish()
         wanted, plain_report = plain.reconstruct(snapshot, iterations)
         assert (report.start, report.start_reason) == (
             plain_report.start,
@@ -134,72 +194,46 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     assert Start.WARM in starts
 
 
-def test_solve_with_trained_stages_is_one_launch(
-    make_calibration: MakeCalibration, expose: Expose
-) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    prior, settings = (
-        named_prior("unrolled", CPU, None, Precision.FLOAT32),
-        default_settings(CPU, "unrolled"),
-    )
-    plain, engine = (
-        Engine(
-            calibration,
-            prior,
-            CPU,
-            dataclasses.replace(settings, warm_start=True),
-            recorder=recorder,
-        )
-        for recorder in (None, device.record)
-    )
-    engine.warm_up()
-    for snapshot, iterations in zip(snapshots(calibration, expose, 3), (15, 8, 12), strict=True):
-        video, _ = begun_as_one_launch(engine, device, snapshot, iterations).finish()
-        np.testing.assert_allclose(video, plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["tv", "unrolled"])
 def test_tensors_from_outside_outlive_a_recording(
-    name: str, make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    """A graph has addresses and no references; solves of many other sizes come in between."""
-    outside, device = OutsideTensors(), Device()
-
-    def record(work: Replay) -> Replay:
-        with outside:
-            work()
-        return device.record(work)
-
-    settings = dataclasses.replace(default_settings(CPU, name), iterations=4, warm_start=True)
-    prior = named_prior(name, CPU, None, Precision.FLOAT32)
-    engine = Engine(make_calibration(*SHAPE), prior, CPU, settings, recorder=record)
-    engine.warm_up()
+    """A replay raises where one is gone; solves of many other sizes come in between."""
+    calibration = make_calibration(*SHAPE)
+    cold, warm = snapshots(calibration, expose, 2)
+    before = {}
+    for name in ("tv", "unrolled"):
+        engine = make_engine(calibration, CUDA, solver_settings(name, 4), name=name)
+        engine.warm_up()
+        before[engine] = [engine.reconstruct(snapshot)[0] for snapshot in (cold, warm)]
     for frames in range(2, 20):
-        calibration = make_calibration(frames, 24, 16 + 2 * frames)
-        other = make_engine(calibration, None)
-        for seq in range(2):
-            video = np.full((frames, 24, 16 + 2 * frames), 0.1 * (seq + 1), np.float32)
-            other.reconstruct(expose(calibration, video, seq=seq))
+        other = make_engine(make_calibration(frames, 16, 8 + 2 * frames), CUDA, recorded=False)
+        past = Past(torch.zeros_like(other.masks.phi), torch.ones((), device=CUDA) > 0)
+        measurement = other.prepare(torch.ones(other.calibration.shape, device=CUDA))
+        next(other.solve(measurement, other.initialize(measurement, past), 1))
     gc.collect()
-    assert len(outside.tensors) > 10
-    assert all(tensor() is not None for tensor in outside.tensors)
+    for engine, videos in before.items():
+        engine.forget()
+        for snapshot, video in zip((cold, warm), videos, strict=True):
+            again = begun_as_one_launch(engine, gpu, snapshot).finish()[0]
+            np.testing.assert_array_equal(again, video)
 
 
 def test_changed_iterations_replace_recording_of_whole_solve(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """An operator changes them in a running rig; the old recording would go on with the
     old number.
     """
-    calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = (make_engine(calibration, on) for on in (None, device))
+    calibration = make_calibration(*SHAPE)
+    settings = solver_settings(min_iterations=4)
+    plain, engine = (make_engine(calibration, on, settings) for on in (CPU, CUDA))
     engine.warm_up()
     (snapshot,) = snapshots(calibration, expose, 1)
     recordings = []
     for iterations in (6, 4, 5, 4):
-        for each in (plain, engine):
-            each.forget()
-            each.change_settings(dataclasses.replace(each.settings, iterations=iterations))
+        for changed in (plain, engine):
+            changed.forget()
+            changed.change_settings(dataclasses.replace(settings, iterations=iterations))
         video, report = engine.reconstruct(snapshot)
         np.testing.assert_allclose(video, plain.reconstruct(snapshot)[0], atol=1e-4)
         assert report.iterations == iterations
@@ -210,10 +244,10 @@ def test_changed_iterations_replace_recording_of_whole_solve(
 
 
 def test_video_of_a_whole_solve_survives_the_next_replay(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    engine = make_engine(calibration, device)
+    calibration = make_calibration(*SHAPE)
+    engine = make_engine(calibration, CUDA)
     engine.warm_up()
     one, other = snapshots(calibration, expose, 2)
     pending = engine.begin(one)
@@ -228,10 +262,10 @@ def test_video_of_a_whole_solve_survives_the_next_replay(
 
 
 def test_video_of_a_late_snapshot_does_not_replace_the_newest(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = (make_engine(calibration, on) for on in (None, device))
+    calibration = make_calibration(*SHAPE)
+    plain, engine = (make_engine(calibration, on) for on in (CPU, CUDA))
     engine.warm_up()
     shots = snapshots(calibration, expose, 3)
     for shot in (shots[1], dataclasses.replace(shots[0], redelivered=True), shots[2]):
@@ -242,33 +276,32 @@ def test_video_of_a_late_snapshot_does_not_replace_the_newest(
 
 
 def test_denoiser_of_two_forms_waits_once(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     """It reads every level, so that nothing is recorded; both ends of the schedule come to the host
     at once.
     """
-    calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = (make_engine(calibration, on, prior=TwoForms()) for on in (None, device))
+    calibration = make_calibration(*SHAPE)
+    plain, engine = (make_engine(calibration, on, solver=TwoForms()) for on in (CPU, CUDA))
     engine.warm_up()
-    assert (device.recordings, engine.recordings) == (0, 0)
+    assert (gpu.recordings, engine.recordings) == (0, 0)
     assert engine.fault == "solves are not recorded: the denoiser tv reads each σ as a number"
     for snapshot in snapshots(calibration, expose, 2):
-        device.reset()
-        with device:
-            pending = engine.begin(snapshot, 6)
-        # Here the host is the device, and a level on the host counts when it is compared.
-        waits = [wait for wait in device.waits if not wait.startswith("aten.is_nonzero")]
-        assert waits == ["cpu: a tensor is read back"]
-        np.testing.assert_array_equal(pending.finish()[0], plain.reconstruct(snapshot, 6)[0])
+        gpu.reset()
+        pending = engine.begin(snapshot, 6)
+        assert gpu.waits == ["to from the device"]
+        np.testing.assert_allclose(
+            pending.finish()[0], plain.reconstruct(snapshot, 6)[0], atol=1e-4
+        )
 
 
 def test_displaced_masks_need_no_new_recording(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    plain, engine = make_engine(calibration, None), make_engine(calibration, device)
+    calibration = make_calibration(*SHAPE)
+    plain, engine = (make_engine(calibration, on) for on in (CPU, CUDA))
     engine.warm_up()
-    device.reset()
+    gpu.reset()
     for displacement, snapshot in zip(
         (Displacement((1, 0)), Displacement((0, 1), x=(0.0, 0.0, 0.5, 0.5, 0.0))),
         snapshots(calibration, expose, 2),
@@ -278,14 +311,14 @@ def test_displaced_masks_need_no_new_recording(
             each.correct_masks(MaskCorrection(displacement))
         video, wanted = engine.reconstruct(snapshot)[0], plain.reconstruct(snapshot)[0]
         np.testing.assert_allclose(video, wanted, atol=1e-4)
-    assert device.recordings == 0
+    assert gpu.recordings == 0
 
 
 def test_snapshot_after_a_diverged_one_starts_cold(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    engine = make_engine(calibration, device)
+    calibration = make_calibration(*SHAPE)
+    engine = make_engine(calibration, CUDA)
     engine.warm_up()
     shots = snapshots(calibration, expose, 3)
     reports = []
@@ -300,10 +333,10 @@ def test_snapshot_after_a_diverged_one_starts_cold(
 
 
 def test_engine_out_of_memory_releases_recordings_and_continues(
-    make_calibration: MakeCalibration, expose: Expose
+    gpu: PretendedCuda, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    engine = make_engine(calibration, device)
+    calibration = make_calibration(*SHAPE)
+    engine = make_engine(calibration, CUDA)
     engine.warm_up()
     (snapshot,) = snapshots(calibration, expose, 1)
     before = engine.reconstruct(snapshot)[0]

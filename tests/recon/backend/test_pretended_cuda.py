@@ -1,48 +1,13 @@
-"""Solves on a pretended GPU: no tensors of two devices, no wait of the host, two copies each way."""
+"""The pretended GPU refuses, counts and delays what a real one does."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
-from sci_stream.model import BayerPhase, Snapshot
-from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.displacement import Displacement
-from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import named_prior
-from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import default_settings
-from sci_stream.reports import Start
-from tests.recon.backend.pretended_cuda import CUDA, PretendedCuda, pretended_cuda
-
-CPU = torch.device("cpu")
-SHAPE = (4, 32, 40)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedCuda]:
-    with pretended_cuda(monkeypatch) as device:
-        yield device
-
-
-def snapshots(calibration: Calibration, expose: Callable[..., Snapshot]) -> list[Snapshot]:
-    """Return four consecutive snapshots of a pattern that moves."""
-    rows, columns = np.mgrid[: SHAPE[1], : SHAPE[2]].astype(np.float32)
-    found = []
-    for seq in range(4):
-        times = range(seq * SHAPE[0], (seq + 1) * SHAPE[0])
-        frames = [
-            0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6)
-            for t in times
-        ]
-        found.append(expose(calibration, np.stack(frames), seq=seq))
-    return found
+from sci_stream.recon.backend.cuda_graph import record_cuda_graph
+from sci_stream.recon.backend.transfers import Transfers
+from tests.recon.backend.pretended_cuda import CUDA, PretendedCuda
 
 
 def test_mixed_devices_and_waits_are_seen(gpu: PretendedCuda) -> None:
@@ -57,41 +22,60 @@ def test_mixed_devices_and_waits_are_seen(gpu: PretendedCuda) -> None:
     assert gpu.waits
 
 
-@pytest.mark.parametrize("name", ["tv", "ffdnet-lite", "unrolled"])
-@pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])
-def test_solve_waits_for_nothing_and_copies_twice(
-    name: str,
-    bayer: BayerPhase | None,
-    gpu: PretendedCuda,
-    make_calibration: Callable[..., Calibration],
-    expose: Callable[..., Snapshot],
-) -> None:
-    calibration = make_calibration(*SHAPE, bayer=bayer)
-    settings = dataclasses.replace(
-        default_settings(CPU, name),
-        warm_start=True,
-        iterations=10 if name == "unrolled" else 5,
-    )
-    plain, engine = (_engine(name, calibration, on, settings) for on in (CPU, CUDA))
-    shots = snapshots(calibration, expose)
-    starts = []
-    for n, snapshot in enumerate(shots):
-        if n == 3:
-            for each in (plain, engine):
-                each.correct_masks(MaskCorrection(Displacement((1, 0))))
-        gpu.reset()
-        pending = engine.begin(snapshot)
-        assert not gpu.waits
-        if n > 1:  # what follows from the masks and sizes is on the device by then
-            assert gpu.up.total() == gpu.down.total() == 2
-        video, report = pending.finish()
-        wanted, expected = plain.reconstruct(snapshot)
-        assert report.start is expected.start
-        starts.append(report.start)
-        np.testing.assert_allclose(video, wanted, atol=1e-4)
-    assert starts[:3] == [Start.COLD, Start.WARM, Start.WARM]
+def test_copies_between_devices_are_waits_or_asynchronous(gpu: PretendedCuda) -> None:
+    host = torch.ones(3).pin_memory()
+    there = host.to(CUDA, non_blocking=True)
+    torch.empty(3, pin_memory=True).copy_(there, non_blocking=True)
+    assert (gpu.up.total(), gpu.down.total(), gpu.waits) == (1, 1, [])
+    host.to(CUDA)
+    torch.tensor([1.0], device=CUDA)
+    there.copy_(host)
+    torch.empty(3).copy_(there)
+    there.cpu()
+    assert (gpu.up.total(), gpu.down.total(), len(gpu.waits)) == (4, 3, 5)
 
 
-def _engine(name: str, calibration: Calibration, device: torch.device, settings: Any) -> Engine:
-    prior = named_prior(name, device, None, Precision.FLOAT32)
-    return Engine(calibration, prior, device, settings, cuda_graphs=False)
+def test_copy_to_the_host_comes_late(gpu: PretendedCuda) -> None:
+    """It shows a value that was written after the copy began."""
+    there = torch.ones(3, device=CUDA)
+    arrival = Transfers(CUDA).download(there)
+    there.fill_(2.0)
+    assert arrival.arrays()[0].tolist() == [2.0, 2.0, 2.0]
+    assert not gpu.waits
+
+
+def test_recording_repeats_operations_at_their_addresses(gpu: PretendedCuda) -> None:
+    x, total = torch.ones(3, device=CUDA), torch.zeros(3, device=CUDA)
+    factor = 2.0
+
+    def work() -> None:
+        doubled = x * factor
+        doubled[1:].add_(1.0)
+        total.copy_(doubled)
+
+    replay = record_cuda_graph(CUDA)(work)
+    factor = 5.0
+    x.fill_(4.0)
+    gpu.reset()
+    replay()
+    assert (gpu.launches, gpu.waits) == (1, [])
+    assert total.tolist() == [8.0, 9.0, 9.0]
+
+
+def test_recording_that_waits_is_refused(gpu: PretendedCuda) -> None:
+    x = torch.ones(3, device=CUDA)
+    with pytest.raises(RuntimeError, match="synchronizing CUDA operation"):
+        record_cuda_graph(CUDA)(lambda: x.mul_(float(x.sum())))
+    assert gpu.recordings == 0
+    assert float(x.mean()) > 0.0, "waits are allowed again"
+
+
+def test_replay_that_reads_freed_memory_raises(gpu: PretendedCuda) -> None:
+    out = torch.zeros(3, device=CUDA)
+    outside = [torch.ones(3, device=CUDA)]
+    replay = record_cuda_graph(CUDA)(lambda: out.add_(outside[0]))
+    replay()
+    outside.clear()
+    with pytest.raises(RuntimeError, match="freed memory"):
+        replay()
+    assert gpu.recordings == 1

@@ -21,14 +21,13 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.bench.environment import matrix_rate
 from sci_stream_lab.bench.speed import solve_times
 from sci_stream_lab.bench.speed.solve_times import SIZES, Size, flop_per_pixel, parse_sizes
 from sci_stream_lab.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
 from sci_stream_lab.training.variants import VARIANTS
-from tests.recon.backend.stand_in import Device
+from tests.recon.backend.pretended_cuda import CUDA, pretended_cuda
 
 LITE = str(shipped_weights("ffdnet-lite"))
 
@@ -98,16 +97,14 @@ def test_matrix_rate_is_positive() -> None:
 
 def test_recorded_iterations_are_timed_as_whole_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a rig: step by step, a GPU would be slower than what a node gets out of it."""
-    recorder, cpu = Device(), torch.device("cpu")
-    monkeypatch.setattr(solve_times, "Engine", functools.partial(Engine, recorder=recorder.record))
-    settings = dataclasses.replace(default_settings(cpu, "tv"), iterations=6)
-    engine, (shot, _) = solve_times._scene(TvDenoiser(), settings, cpu, Size(32, 40, 4))
+    settings = dataclasses.replace(default_settings(torch.device("cpu"), "tv"), iterations=6)
     launches = []
-    for times in (1, 2):
-        recorder.reset()
-        with recorder:
+    with pretended_cuda(monkeypatch) as gpu:
+        engine, (shot, _) = solve_times._scene(TvDenoiser(), settings, CUDA, Size(32, 40, 4))
+        for times in (1, 2):
+            gpu.reset()
             assert solve_times._solve_s(engine, shot, 3, times) > 0
-        launches.append(recorder.launches)
+            launches.append(gpu.launches)
     assert launches[1] - launches[0] < 12
     assert engine.settings.iterations == 3
 
