@@ -695,6 +695,10 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     viewer.until("document.querySelector('#overlay-title').textContent === 'REFINED'")
     assert page.evaluate(SHOWN_SEQ) == shown
     assert viewer.text("overlay-why") == "solved again with 40 iterations"
+    page.keyboard.press("c")
+    # A single snapshot has no time from frame to frame.
+    viewer.until("/^[0-9]+ frames; down/.test(document.querySelector('#cut-is').textContent)")
+    page.keyboard.press("c")
     alone = viewer.picture("video")
     page.keyboard.press("t")
     assert viewer.picture("video") != alone, "the live result is left of the wipe"
