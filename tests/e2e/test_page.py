@@ -982,8 +982,15 @@ def test_page_on_a_phone_has_targets_for_a_finger(browser, rig: RunningRig) -> N
         .filter(field => field.offsetParent && field.getBoundingClientRect().height < 43.5)
         .filter(field => !field.closest('.film')).map(field => field.outerHTML)"""
     )
+    # Text beside the name of a panel stands on its line.
+    raised = viewer.page.evaluate(
+        """[...document.querySelectorAll('.fold ~ :is(.tag, small)')].filter(text => text.textContent && text.offsetParent)
+        .filter(text => { const middle = one => { const { top, bottom } = one.getBoundingClientRect(); return (top + bottom) / 2; };
+            return Math.abs(middle(text) - middle(text.parentElement.querySelector('.fold'))) > 3; }).map(text => text.outerHTML)"""
+    )
     viewer.close()
     assert small == []
+    assert raised == []
 
 
 def test_page_folds_panels_and_changes_colours(open_viewer) -> None:
