@@ -1096,6 +1096,11 @@ def test_page_fits_phone_and_desktop(browser, rig: RunningRig) -> None:
             least_px,
         )
         assert small == 0, "buttons are large enough for a finger"
+    heights = viewer.page.evaluate(
+        """() => { const latency = document.querySelector('#total'), height = () => latency.parentElement.offsetHeight;
+            latency.textContent = '8 s'; const short = height(); latency.textContent = '888 ms'; return [short, height()]; }"""
+    )
+    assert heights[0] == heights[1], "the latency stays on its line on a desktop"
     viewer.close()
 
 
