@@ -20,9 +20,8 @@ from sci_stream_testing.denoisers import DenoiserContract
 class BilateralDenoiser:
     """Called with the device, once; then with images and noise levels."""
 
-    defaults = DenoiserDefaults(
-        sigma_last=6 / 255, iterations=12
-    )  # optional: how the solver runs with it
+    # Optional: how the solver runs with it.
+    defaults = DenoiserDefaults(sigma_last=6 / 255, iterations=12)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device  # a network would load its weights to it

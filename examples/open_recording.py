@@ -23,9 +23,8 @@ def main(path: str, output: str) -> None:
         height, width = recording.video.shape[-2:]
         axes[3].plot(recording.video[:, :, height // 2, width // 2].ravel(), ".-")
         figure.savefig(output)
-        solved = recording.table[
-            recording.table["iterations"] > 0
-        ]  # a dropped snapshot has a row, too
+        # A dropped snapshot has a row, too.
+        solved = recording.table[recording.table["iterations"] > 0]
         print(
             f"{recording.raw.shape[0]} snapshots, {solved['iterations'].mean():.1f} iterations on "
             "average"

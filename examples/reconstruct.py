@@ -24,9 +24,8 @@ def smooth(images: torch.Tensor, sigma: float) -> torch.Tensor:
 def main() -> None:
     """Simulate two coded snapshots of a moving disc and recover their frames."""
     row, column, time = np.mgrid[:64, :64, :16]
-    x = np.moveaxis(np.hypot(row - 32, column - 20 - 1.5 * time) < 12, -1, 0).reshape(
-        2, 8, 64, 64
-    )  # (N, B, H, W)
+    disc = np.hypot(row - 32, column - 20 - 1.5 * time) < 12
+    x = np.moveaxis(disc, -1, 0).reshape(2, 8, 64, 64)  # (N, B, H, W)
     masks = np.random.default_rng(0).integers(0, 2, (8, 64, 64))  # (B, H, W)
     y = np.einsum("bhw,nbhw->nhw", masks, 0.2 + 0.6 * x)  # (N, H, W)
 

@@ -16,9 +16,8 @@ def main(taps: str, count: str = "10") -> None:
     ones.
     """
     for reconstruction in itertools.islice(sci_stream.subscribe(taps, timeout_s=30.0), int(count)):
-        video = (
-            reconstruction.video
-        )  # (B, H, W), 0–1; a Bayer mosaic if reconstruction.bayer is set
+        # (B, H, W), 0–1; a Bayer mosaic if reconstruction.bayer is set
+        video = reconstruction.video
         print(f"snapshot {reconstruction.id.seq}: {video.shape}, mean {video.mean():.3f}")
 
 

@@ -62,7 +62,9 @@ class SciStreamError(Exception):
             parts.append(f"expected {self.expected}")
         if self.got is not None:
             parts.append(f"got {self.got}")
-        text = "; ".join(parts).removesuffix(".") + "."
+        text = "; ".join(parts).removesuffix(".")
+        if not text.endswith("?"):
+            text += "."
         return f"{text} {self.hint}" if self.hint else text
 
 

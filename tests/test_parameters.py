@@ -140,9 +140,11 @@ def test_changes_are_validated_before_any_is_applied() -> None:
         "denoiser": "tv",
     }
     with pytest.raises(
-        InputError, match=r"node has no parameter 'iteration'.*Did you mean iterations\?"
-    ):
+        InputError, match=r"node has no parameter 'iteration'.*Did you mean iterations\?$"
+    ) as refused:
         checked_changes(ALL, {"denoiser": "tv", "iteration": 5}, "node")
+    over_http = str(refused.value)
+    assert str(InputError(over_http)) == over_http
     with pytest.raises(InputError, match="nothing can be set on it now"):
         checked_changes((), {"iterations": 5}, "node")
     with pytest.raises(InputError, match="at least one"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 from sci_stream.plugins import BayerPhase
 
@@ -30,9 +31,14 @@ _MONO = ("none", "mono", "")
 
 def _mono_is_none(value: object) -> object:
     """Convert ``"none"`` to None: TOML and environment variables have no null."""
-    if isinstance(value, str):
-        return None if value.lower() in _MONO else value.upper()
-    return value
+    if not isinstance(value, str):
+        return value
+    if value.lower() in _MONO:
+        return None
+    phases = [phase.value for phase in BayerPhase]
+    if value.upper() not in phases:
+        raise PydanticKnownError("enum", {"expected": f"{', '.join(phases)} or none"})
+    return value.upper()
 
 
 BayerOption = Annotated[BayerPhase | None, BeforeValidator(_mono_is_none)]

@@ -31,21 +31,28 @@ def estimated_white(y: Array, phi: Array, truth: Array | None, masks_max: float)
     Raises
     ------
     InputError
-        If y is dark.
+        If y or the true frames are dark, or no pixel is valid.
     """
+    if not phi.any():
+        raise InputError(
+            "No pixel is valid", expected="pixels with finite values in y and in every mask"
+        )
     if truth is not None:
         white, _ = fit_white(y[: len(truth)], phi, truth)
     else:
-        white = brightness_percentile(y, phi) if phi.any() else 0.0
+        white = brightness_percentile(y, phi)
         if np.issubdtype(y.dtype, np.floating):
             low, high = _KNOWN_SCALE
             known = (scale for scale in (masks_max, 1.0) if low <= white / scale <= high)
             white = next(known, white)
     if not white > 0:
+        dark = "y" if truth is None or truth.any() else "The truth"
         raise InputError(
-            "y is dark: its scale cannot be determined",
-            expected="positive values",
-            got=f"a scale of {white:.4g}",
-            hint="Pass white, the value that a white frame adds to y through an open mask.",
+            f"{dark} is dark: the scale of y cannot be determined",
+            expected="light",
+            got=f"y from {y.min():.4g} to {y.max():.4g}",
+            hint="y is negative: pass it as the camera gave it."
+            if y.max() < 0
+            else "Pass white, the value that a white frame adds to y through an open mask.",
         )
     return white

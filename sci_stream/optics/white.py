@@ -40,7 +40,8 @@ def transmission(masks: Array) -> tuple[float, F32]:
         raise InputError(
             "Empty masks: their frames leave no trace in y",
             expected="some light through each mask",
-            got=f"{len(empty)} of {len(masks)} masks are 0 everywhere, such as number {empty[0]}",
+            got=f"{len(empty)} of {len(masks)} masks are 0 or NaN everywhere, such as number "
+            f"{empty[0]}",
         )
     return peak, np.asarray(masks / peak, np.float32)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class Repaired:
     """Result of a repair: the clean file in the original place, the original as ``original``, and
-    the ledger.
+    the ledger of the series up to its end.
     """
 
     path: Path
@@ -78,8 +79,13 @@ def repair_recording(
     if original.exists():
         raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
     with Recording(path) as old, complete_output(path, replace=True) as partial:
-        columns, ledger = _settled_columns(old)
+        earlier, later = _other_segments(old)
+        columns = _settled_columns(old, earlier, later)
         used = len(columns["state"])
+        ledger = _ledger(old, columns, earlier)
+        following = old.continued
+        if following is None and later:
+            following = later[0].path.name
         require_space(partial, path.stat().st_size)
         with (
             open_for_reading(path, "recording") as source,
@@ -91,10 +97,10 @@ def repair_recording(
             write_rows(out, columns)
             _copy_frames(out, source, columns["state"], used, progress)
             document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
-            if old.continued is None:
+            if following is None:
                 document["clean"] = True
             else:
-                document["continued"] = old.continued
+                document["continued"] = following
             out["ledger"][:] = ledger_document(document, old.notes)
         _verify(partial, old)
         # Two renames, the original first: a crash in between leaves both files, and neither is
@@ -120,15 +126,16 @@ def _require_unused(path: Path) -> None:
         ) from error
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
-    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the
-    ledger.
+def _settled_columns(
+    old: Recording, earlier: list[Recording], later: list[Recording]
+) -> dict[str, Array]:
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome
     here: the earlier segment may have been closed cleanly while the snapshot was in flight, and is
     not changed any more.
     """
-    known_elsewhere, raw_elsewhere, settled_elsewhere = _rows_of_other_segments(old)
+    known_elsewhere, raw_elsewhere, settled_elsewhere = _rows_of_other_segments(old, earlier, later)
     columns = {
         name: _extended(old, name, values, len(known_elsewhere))
         for name, values in old.rows.items()
@@ -149,8 +156,16 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     lost[used if old.parent is None else 0 :] = False
     outcome[lost] = OUTCOME_CODES["dropped"]
     columns["reason"][lost] = DropReason.LOST_IN_CRASH.encode()
-    columns = {name: values[:used] for name, values in columns.items()}
-    counts = outcomes(columns)
+    return {name: values[:used] for name, values in columns.items()}
+
+
+def _ledger(old: Recording, columns: dict[str, Array], earlier: list[Recording]) -> LedgerCounts:
+    """Return the ledger of the series up to the end of this segment, whose columns are settled."""
+    first_seq, rows = merge_rows([*earlier, old])
+    settled = np.flatnonzero(columns["outcome"])
+    for name in ("outcome", "reason"):
+        rows[name][settled + old.first_seq - first_seq] = columns[name][settled]
+    counts = outcomes(rows)
     counted = {name: counts[name] for name in ("reconstructed", "raw_only", "not_kept", "dropped")}
     ledger = {
         "acquired": counts["settled"],
@@ -159,7 +174,7 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
         "closed": True,
         "repaired": True,
     }
-    return columns, cast(LedgerCounts, ledger)
+    return cast(LedgerCounts, ledger)
 
 
 def _past_last(chosen: Flags) -> int:
@@ -175,18 +190,25 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
     return extended
 
 
-def _rows_of_other_segments(old: Recording) -> Flags:
+def _other_segments(old: Recording) -> tuple[list[Recording], list[Recording]]:
+    """Return the segments before this one, and those after it; their rows stay in memory."""
+    segments = []
+    for segment in earlier_segments(first_segment(old.path), old.info.series):
+        with segment:
+            segments.append(segment)
+    earlier = list(itertools.takewhile(lambda segment: segment.path != old.path, segments))
+    return earlier, segments[len(earlier) + 1 :]
+
+
+def _rows_of_other_segments(
+    old: Recording, earlier: list[Recording], later: list[Recording]
+) -> Flags:
     """Return (3, rows): which rows are known, have raw counts, and have an outcome in other
     segments.
 
     For the last segment up to the last raw counts of earlier ones.
     """
-    others = []
-    is_last = True
-    for other in earlier_segments(first_segment(old.path), old.info.series):
-        with other:  # its rows stay in memory
-            is_last = other.path == old.path
-            others += [] if is_last else [other]
+    others = [*earlier, *later]
     rows = len(old.rows["state"])
     if not others:
         return np.zeros((3, rows), np.bool_)
@@ -194,7 +216,7 @@ def _rows_of_other_segments(old: Recording) -> Flags:
     settled = merged["outcome"] != 0
     raw = (merged["state"] & RowState.RAW) != 0
     offset = first_seq - old.first_seq
-    if is_last:
+    if not later:
         rows = max(rows, offset + _past_last(raw))
     aligned = np.zeros((3, rows), np.bool_)
     for into, flag in zip(aligned, ((merged["epoch"] >= 0) | settled, raw, settled), strict=True):

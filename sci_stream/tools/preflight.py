@@ -292,6 +292,8 @@ class _Checks:
         """Solve the snapshots as a node does, and compare the time with the camera's."""
         if not (self._snapshots and self._calibration and self._capabilities and self._solver):
             return "not measured: it needs camera, calibration and solver"
+        if not self._rig.reconstruct.nodes:
+            return "[reconstruct] nodes = 0: this machine solves nothing"
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         rig = self._rig
@@ -458,16 +460,13 @@ class _Checks:
             return words
         pixels = capabilities.height_px * capabilities.width_px
         raw_bytes = pixels * (1 if capabilities.bit_depth <= 8 else 2) if rig.record.raw else 0
-        video_bytes = (
-            pixels * self._calibration.n_frames * np.dtype(rig.record.video_dtype).itemsize
-        )
-        per_s = (
-            (raw_bytes + (video_bytes if rig.record.video else 0))
-            * 1e9
-            / capabilities.frame_period_ns
-        )
+        value_bytes = np.dtype(rig.record.video_dtype).itemsize if rig.record.video else 0
+        video_bytes = pixels * self._calibration.n_frames * value_bytes
+        per_s = (raw_bytes + video_bytes) * 1e9 / capabilities.frame_period_ns
         hours = (free_mib - rig.record.min_free_mib) * 2**20 / per_s / 3600
-        rate = f"{per_s / 1e6:.3g} MB/s if all is reconstructed"
+        rate = f"{per_s / 1e6:.3g} MB/s"
+        if rig.record.video:
+            rate += " if all is reconstructed"
         if rig.record.is_triggered:
             events = hours * 3600 / max(rig.record.before_s + rig.record.after_s, 1e-3)
             return f"{words}: room for {events:.0f} events; an event takes {rate}"

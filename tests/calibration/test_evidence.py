@@ -215,6 +215,10 @@ def test_missing_mask_is_no_right_data(y: Array, masks: Array) -> None:
 def test_equal_masks_are_refused(y: Array, masks: Array) -> None:
     (defect,) = examine(y, np.repeat(masks[:1], 4, 0))
     assert defect.fatal
+    assert defect.text.startswith("all 4 masks are equal")
+    (defect,) = examine(y, np.concatenate([masks[:3], masks[1:2]]))
+    assert not defect.fatal
+    assert defect.text.startswith("masks 1 and 3 are equal")
 
 
 def test_truth_shows_the_order_of_the_masks(y: Array, masks: Array, scene: Array) -> None:

@@ -23,7 +23,7 @@ def made(**options: Any) -> SimulatedOptions:
         ({"bit_depth": 16}, "bit_depth"),
         ({"black_level_dn": 300, "bit_depth": 8}, "255"),
         ({"n_frames": 0}, "n_frames"),
-        ({"bayer": "RGBG"}, "bayer"),
+        ({"bayer": "rgb"}, "(?s)bayer.*RGGB, GRBG, GBRG, BGGR or none.*input_value='rgb'"),
         ({"faults": {"id_first": 5, "id_last": 5}}, "greater than id_first"),
         ({"faults": {"drop": 0.1}}, "drop"),
     ],

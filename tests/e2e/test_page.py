@@ -695,6 +695,10 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     viewer.until("document.querySelector('#overlay-title').textContent === 'REFINED'")
     assert page.evaluate(SHOWN_SEQ) == shown
     assert viewer.text("overlay-why") == "solved again with 40 iterations"
+    page.keyboard.press("c")
+    # A single snapshot has no time from frame to frame.
+    viewer.until("/^[0-9]+ frames; down/.test(document.querySelector('#cut-is').textContent)")
+    page.keyboard.press("c")
     alone = viewer.picture("video")
     page.keyboard.press("t")
     assert viewer.picture("video") != alone, "the live result is left of the wipe"
@@ -978,8 +982,15 @@ def test_page_on_a_phone_has_targets_for_a_finger(browser, rig: RunningRig) -> N
         .filter(field => field.offsetParent && field.getBoundingClientRect().height < 43.5)
         .filter(field => !field.closest('.film')).map(field => field.outerHTML)"""
     )
+    # Text beside the name of a panel stands on its line.
+    raised = viewer.page.evaluate(
+        """[...document.querySelectorAll('.fold ~ :is(.tag, small)')].filter(text => text.textContent && text.offsetParent)
+        .filter(text => { const middle = one => { const { top, bottom } = one.getBoundingClientRect(); return (top + bottom) / 2; };
+            return Math.abs(middle(text) - middle(text.parentElement.querySelector('.fold'))) > 3; }).map(text => text.outerHTML)"""
+    )
     viewer.close()
     assert small == []
+    assert raised == []
 
 
 def test_page_folds_panels_and_changes_colours(open_viewer) -> None:
@@ -1085,6 +1096,11 @@ def test_page_fits_phone_and_desktop(browser, rig: RunningRig) -> None:
             least_px,
         )
         assert small == 0, "buttons are large enough for a finger"
+    heights = viewer.page.evaluate(
+        """() => { const latency = document.querySelector('#total'), height = () => latency.parentElement.offsetHeight;
+            latency.textContent = '8 s'; const short = height(); latency.textContent = '888 ms'; return [short, height()]; }"""
+    )
+    assert heights[0] == heights[1], "the latency stays on its line on a desktop"
     viewer.close()
 
 

@@ -143,6 +143,29 @@ def test_snapshot_in_flight_at_segment_change_has_one_outcome(tmp_path: Path, se
     assert (found["state"], found["rows"]["open"], found["stored"]["raw"]) == ("complete", 0, 4)
 
 
+def test_ledger_of_repaired_segments_is_that_of_the_series(tmp_path: Path, series) -> None:
+    path = crashed(tmp_path / "run.h5", series)
+    with RecordingWriter(path, series.info, series.calibration) as after:
+        after.write_reconstruction(series.reconstruction(1))
+        after.write_outcome(7, "not_kept")
+        after.flush()
+        killed = after.path.read_bytes()
+    after.path.write_bytes(killed)
+    ledgers = [repair_recording(segment).ledger for segment in (path, after.path)]
+    assert [ledger["acquired"] for ledger in ledgers] == [6, 8]
+    summary = inspect_recording(path).figures
+    assert summary["ledger"] == ledgers[-1]
+    assert {name: ledgers[-1][name] for name in ("reconstructed", "raw_only", "not_kept")} == {
+        "reconstructed": 3,
+        "raw_only": 1,
+        "not_kept": 1,
+    }
+    assert ledgers[-1]["dropped"] == {"queue_full": 1, "lost_in_crash": 2}
+    assert [segment["state"] for segment in summary["segments"]] == ["continued", "last"]
+    after.path.unlink()
+    assert inspect_recording(path).figures["state"] != "complete", "a segment is missing"
+
+
 def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     with RecordingWriter(path, series.info, series.calibration) as after:

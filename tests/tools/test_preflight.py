@@ -91,6 +91,19 @@ def test_check_slow_machine_warns_how_much_is_lost(
     assert "fits: ffdnet-lite with 6 iterations at" in speed.text
 
 
+def test_check_measures_no_speed_without_reconstruct_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SOLVER", "[reconstruct]\nnodes = 0\n[record]\nvideo = false\n")
+    findings = findings_of(tmp_path, "snapshot_rate_hz = 20.0\n")
+    speed = findings["speed"]
+    assert "nodes = 0" in speed.text
+    assert not speed.warning
+    assert not speed.edit
+    # 128×128 pixels of two bytes, 20 times a second.
+    assert findings["recording"].text.endswith("h of 0.655 MB/s")
+
+
 def test_check_coarse_masks_take_the_iterations_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,11 +169,10 @@ def _equal_masks(phi: Array) -> Defect | None:
     few = phi[:, ::8, ::8]
     for first, second in combinations(range(len(phi)), 2):
         if np.array_equal(few[first], few[second]) and np.array_equal(phi[first], phi[second]):
-            text = (
-                f"masks {first} and {second} are equal: y cannot tell their frames apart: pass "
-                "one of them"
-            )
-            return Defect("equal_masks", text, fatal=bool((phi == phi[:1]).all()))
+            all_equal = bool((phi == phi[:1]).all())
+            which = f"all {len(phi)} masks" if all_equal else f"masks {first} and {second}"
+            text = f"{which} are equal: y cannot tell their frames apart: pass one of them"
+            return Defect("equal_masks", text, fatal=all_equal)
     return None
 
 

@@ -32,6 +32,7 @@ from sci_stream.nodes.runtime.logs import as_line, lossy, set_up_logging
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
+from sci_stream.recording.segments import first_segment
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire.messages import Heartbeat
 
@@ -169,7 +170,8 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield " · ".join(figures)
     recording = summary["recording"]
     if recording.get("file"):
-        yield f"recording: {recording['file']}"
+        # After a restart of the sink the recording has several segments: the first opens all.
+        yield f"recording: {first_segment(Path(recording['file']))}"
     yield from _incomplete(recording)
 
 

@@ -77,7 +77,7 @@ export async function follow() {
 const screenLevel = (value, { exposure_ev: ev = 0, black = 0, gamma = 2.2 }, gain) =>
   255 * Math.min(Math.max(((value - black) / (1 - black)) * gain * 2 ** ev, 0), 1) ** (1 / gamma);
 
-// Mean time between two frames: snapshots follow each other, and B frames share one.
+// Mean time between two frames: snapshots follow each other, and B frames share one. NaN with a single snapshot.
 function frameMs() {
   const first = frames[0], last = frames.at(-1);
   const b = frames.filter(({ seq }) => seq === last?.seq).length;
@@ -88,7 +88,8 @@ function draw() {
   const shown = surface(el("cut-picture")), ms = frameMs();
   const recent = frames.slice(-Math.max(1, Math.floor((shown.width - LEFT) / 2)));
   const none = line ? "no video has arrived yet" : "Draw a line on the video";
-  put("cut-is", frames.length ? `${frames.length} frames, ${fixed(ms, ms < 10 ? 2 : 0)} ms each; down: along the line, right: time` : none);
+  const each = known(ms) ? `, ${fixed(ms, ms < 10 ? 2 : 0)} ms each` : "";
+  put("cut-is", frames.length ? `${frames.length} frames${each}; down: along the line, right: time` : none);
   drawCut(shown, recent);
   drawProfile(recent.at(-1));
   drawTrace(recent, ms);
@@ -168,8 +169,10 @@ function drawTrace(recent, ms) {
   label(context, fixed(low, 3), LEFT - 5, height - LINE - 3, "right");
   label(context, amplitudes ? "amplitude of the mean" : `mean of the ${region() ? "region" : "picture"}, 0 to 1`, LEFT + 4, 13);
   const last = amplitudes ? (amplitudes.length - 1) * hz : NaN;
-  label(context, amplitudes ? "0 Hz" : `−${duration(recent.length * ms)}`, LEFT, height - 3);
-  label(context, amplitudes ? `${fixed(last, 1)} Hz` : "now", width - 3, height - 3, "right");
+  // The newest frame may be old: time counts from it.
+  const begin = known(ms) ? `−${duration(recent.length * ms)}` : "";
+  label(context, amplitudes ? "0 Hz" : begin, LEFT, height - 3);
+  label(context, amplitudes ? `${fixed(last, 1)} Hz` : begin && "0 s", width - 3, height - 3, "right");
   if (amplitudes) put("cut-is", `strongest at ${fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2)} Hz, up to ${fixed(last, 1)} Hz`);
 }
 

@@ -112,6 +112,15 @@ def test_open_ledger_is_stated_in_the_result() -> None:
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
 
 
+def test_result_names_the_segment_that_opens_the_whole_recording(tmp_path: Path) -> None:
+    for name in ("run.h5", "run_001.h5"):
+        (tmp_path / name).touch()
+    recording = {"enabled": True, "file": str(tmp_path / "run_001.h5")}
+    summary = book_of(reconstruction(0)).summary({}, Counter(), recording)
+    lines = list(result_lines({**summary, "restarts": 1, "earlier": []}))
+    assert lines[-1] == f"recording: {tmp_path / 'run.h5'}"
+
+
 def test_faulty_frames_are_stated_in_result_and_status(tmp_path: Path) -> None:
     book = book_of(reconstruction(0))
     book.ledger.end(1)
