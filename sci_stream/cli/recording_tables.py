@@ -170,13 +170,9 @@ def _solving(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield "solve", f"{texts.pop('solve')}; by {', '.join(solving['nodes'])}"
     yield "starts", texts.pop("starts")
     solvers = solving["solvers"]
-    for name, settings in solvers.items():
-        if len(solvers) > 1:
-            yield "solver", f"of {solving['by_solver'].get(name, 0)} snapshots:"
-        label = "" if len(solvers) > 1 else "solver"
-        for key, value in settings.items():
-            yield label, f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}"
-            label = ""
+    for name, report in solvers.items():
+        whose = f"{solving['by_solver'].get(name, 0)} of them with " if len(solvers) > 1 else ""
+        yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in report.items())
     yield from texts.items()
 
 
