@@ -40,6 +40,9 @@ _CLEAR = 0.9
 # A path that is so many times as long as usual, relative to the next longer one, is suspect: 3 to
 # 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8).
 _DOUBT = 2.5
+# A pair of less motion than this share of the usual one is not suspect: where motion dies, noise
+# makes its path long. Where a splash came to rest, 0.02 and 0.03 of the motion were left.
+_LEAST_MOTION = 0.1
 # A lost snapshot makes one suspect path; so many in a row make the order uncertain.
 _UNUSUAL = 2
 # After them, so many solves start cold to decide.
@@ -68,9 +71,12 @@ def cyclic_orders(n_frames: int) -> Places:
     return np.asarray((steps[:, np.newaxis] + steps) % n_frames)
 
 
-def path_lengths(before: F32 | None, after: F32, orders: Places) -> F64 | None:
+def path_lengths(
+    before: F32 | None, after: F32, orders: Places
+) -> tuple[F64, float] | tuple[None, float]:
     """Return the length of the path through the frames of consecutive snapshots, as `thumbnails`,
-    for each order, relative to their mean; None for a scene that is static.
+    for each order, relative to their mean, None for a scene that is static; and the motion: the
+    largest mean square difference of two frames, relative to the brightness.
 
     Without ``before``, the path through one snapshot, which is less certain.
     """
@@ -82,10 +88,10 @@ def path_lengths(before: F32 | None, after: F32, orders: Places) -> F64 | None:
         furthest = _distances(before, after)
         steps = (steps + earlier[orders[:, :-1], orders[:, 1:]].sum(1)) / 2
         steps = steps + furthest[orders[:, -1], orders[:, 0]]
-    brightness = float(np.mean(after)) ** 2 + 1e-12
-    if furthest.max() < _MOTION**2 * brightness or not np.isfinite(furthest).all():
-        return None
-    return np.asarray(steps / (steps.mean() + 1e-12))
+    motion = float(furthest.max()) / (float(np.mean(after)) ** 2 + 1e-12)
+    if motion < _MOTION**2 or not np.isfinite(furthest).all():
+        return None, motion
+    return np.asarray(steps / (steps.mean() + 1e-12)), motion
 
 
 class MaskOrderDetector:
@@ -106,6 +112,7 @@ class MaskOrderDetector:
         """The last video, as `thumbnails`."""
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
+        self._motions = deque[float](maxlen=_PAIRS_KEPT)
         self._cold_starts = self._unusual = 0
         self._was_warm = True
         self.first_mask: int | None = None
@@ -117,6 +124,7 @@ class MaskOrderDetector:
         self.latest = None
         self._lengths.clear()
         self._usual.clear()
+        self._motions.clear()
 
     @property
     def in_doubt(self) -> bool:
@@ -139,7 +147,7 @@ class MaskOrderDetector:
         is_deciding = self._cold_starts > 0
         self._was_warm = is_warm
         self.first_mask = None
-        lengths = path_lengths(before, after, self._orders)
+        lengths, motion = path_lengths(before, after, self._orders)
         if lengths is None or self._n_frames < 2:
             return
         forward = lengths[: self._n_frames]
@@ -152,7 +160,9 @@ class MaskOrderDetector:
         if self.first_mask == 0 and self._cold_starts < _COLD_STARTS - 1:
             self._cold_starts = 0  # both solves of the pair began cold, and the order is right
         is_right = shows_order and self.first_mask == 0
-        known = len(self._usual) >= _PAIRS_NEEDED and not is_right
+        moves = not self._motions or motion > _LEAST_MOTION * median(self._motions)
+        self._motions.append(motion)
+        known = len(self._usual) >= _PAIRS_NEEDED and moves and not is_right
         if known and not self._cold_starts and length > _DOUBT * median(self._usual):
             self.first_mask = None if self.first_mask == 0 else self.first_mask
             self._unusual += 1
