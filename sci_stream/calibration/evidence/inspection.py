@@ -1,4 +1,4 @@
-"""What one snapshot says of its own data: orientation, sign and place of the masks, black level,
+"""Defects of one snapshot: orientation, sign and place of the masks, black level,
 gamma, bad pixels.
 """
 

@@ -63,6 +63,7 @@ class PretendedGraph:
     def replay(self) -> None:
         """Do the recorded operations again."""
         self._launched()
+        # torch has no types for this function.
         with torch.no_grad(), _disable_current_modes():  # type: ignore[no-untyped-call]
             for operation in self._operations:
                 operation()
@@ -79,6 +80,7 @@ class _Outside:
     def __init__(self, tensor: torch.Tensor) -> None:
         assert not tensor.is_conj()
         assert not tensor.is_neg()
+        # torch has no types for this class.
         self._storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self._dtype = tensor.dtype
         self._geometry = (tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,4 +1,4 @@
-"""The pretended GPU refuses, counts and delays what a real one does."""
+"""The pretended GPU refuses mixed devices, counts waits and delays copies, as a real one."""
 
 from __future__ import annotations
 
