@@ -65,7 +65,9 @@ def train(
     ] = 128,
     taught_share: Annotated[
         float,
-        typer.Option(help="Of unrolled: share of the draws that 40 iterations also teach."),
+        typer.Option(
+            help="Of unrolled: share of the draws that 40 iterations with ffdnet teach too."
+        ),
     ] = 0.3,
     validate_every: Annotated[
         int, typer.Option(help="Steps between checkpoints and points of the curve.")

@@ -72,7 +72,7 @@ class TrainingSettings:
         ``patch_px``.
     taught_share
         Unrolled only: fraction of the draws whose steps also learn from the result of 40 iterations
-        with ``ffdnet-lite``. On a CPU such a draw takes three times as long.
+        with FFDNet. On a CPU such a draw takes ten times as long.
     stages, layers, channels
         Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`.
     validate_every

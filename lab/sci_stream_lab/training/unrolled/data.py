@@ -44,7 +44,7 @@ from sci_stream_lab.training.video.clips import LEAST_FRAMES
 from sci_stream_lab.training.video.scenes import MosaicScenes, Scenes, Video, centre
 
 # The teacher's denoiser and iterations.
-_TAUGHT_BY, _TAUGHT_ITERATIONS = "ffdnet-lite", 40
+_TAUGHT_BY, _TAUGHT_ITERATIONS = "ffdnet", 40
 DrawnT = TypeVar("DrawnT")
 # Distinguishes the seeds of batches from those of the snapshots they are cut from.
 _BATCHES = 1
