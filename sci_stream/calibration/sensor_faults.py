@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sci_stream.calibration.dust import Dust
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.mask_match import compare
 from sci_stream.model import F32, F64, Array, BayerPhase, Flags, SnapshotId
@@ -144,6 +145,7 @@ class SensorFaults:
         self._looks = deque[_Look](maxlen=_LOOKS)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
+        self._dust = Dust(calibration)
         self._look_at_s = -math.inf
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
@@ -156,6 +158,7 @@ class SensorFaults:
         """Forget all snapshots."""
         for known in (self._pictures, self._lags, self._looks, self._pairs):
             known.clear()
+        self._dust.forget()
         self.defects = []
 
     def add(self, id_: SnapshotId, counts: Array, video: Array) -> bool:
@@ -169,7 +172,7 @@ class SensorFaults:
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         # An offset of one half shows as gains of its pixels, too.
-        shown = self._taps() or [*self._lag(), *self._gains()]
+        shown = self._taps() or [*self._lag(), *self._gains(), *self._dust.defects]
         names = [defect.name for defect in shown]
         self._held = self._held + 1 if names == self._names else 1
         self._names = names
@@ -194,7 +197,9 @@ class SensorFaults:
 
     def _look(self, counts: Array, video: Array) -> None:
         """Compare pixels and halves of the sensor."""
-        y = self._calibration.measurement(counts)[self._window]
+        whole = self._calibration.measurement(counts)
+        self._dust.add(whole)
+        y = whole[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
         rest = (y - expected) / np.maximum(expected, _DARK)

@@ -137,14 +137,14 @@ class LightWatch:
             return ()
         masks = self._masks.correction.masks
         gains = np.array(light.gains) * [1 + mask.gain for mask in masks or (MaskError(),)]
-        gains /= self.of_masks or (1.0,)
+        gains = gains / np.array(self.of_masks or (1.0,))
         self._gains[id_] = gains / gains.mean()
         if len(self._gains) > _REMEMBERED:
             del self._gains[next(iter(self._gains))]
         if not self.of_exposure:
             return light.gains
         # Most masks are shown as long as in the calibration.
-        usual = light.gains / np.median(light.gains)
+        usual = np.array(light.gains) / np.median(light.gains)
         if self.of_masks and np.abs(usual - self.of_masks).max() < _SAME_GAINS:
             return self.of_masks
         return tuple(usual.tolist())
