@@ -9,7 +9,9 @@ result by less than 0.02 dB or costs more than that. The parts:
 - ``simulated``: series of four snapshots of each scene of the simulated camera, through
   `sci_stream.reconstruct`;
 - ``stream``: the same snapshots through `sci_stream.reconstruct_stream`;
-- ``rig``: each scene of the simulated camera, 96 × 96, for 30 s through the solver thread.
+- ``rig``: each scene of the simulated camera, 96 × 96, for 30 s through the solver thread;
+- ``series``: 500 drawn rigs of 128 to 1024 px, B from 4 to 24, eleven snapshots each, with all
+  checks of a live rig. The clock is pretended: each snapshot is looked at.
 
 SCI_STREAM_DATA names the data; scenes that are not there are left out.
 """
@@ -22,7 +24,9 @@ import queue
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -33,7 +37,11 @@ from sci_stream.config import ReconstructSection
 from sci_stream.nodes.reconstruct.solver_thread import Solved, SolverThread
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.metrics import psnr
+from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.options import SCENES as SIMULATED
 from sci_stream_lab.bench.datasets import Footage, filmed_scene
 from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
@@ -49,6 +57,9 @@ SNAPSHOTS = 4
 RIG_PX = 96
 RIG_S = 30.0
 RIG_PERIOD_S = 0.1
+SERIES = 500
+SERIES_SNAPSHOTS = 11
+SERIES_PERIOD_S = 0.25
 # A smaller change of the result is no reason for a correction.
 LEAST_DB = 0.02
 
@@ -214,7 +225,49 @@ def one_result(solver: SolverThread, woken: queue.SimpleQueue[None]) -> list[Sol
     return results
 
 
-PARTS = {"arrays": arrays, "simulated": simulated, "stream": stream, "rig": rig}
+def series() -> Iterator[Case]:
+    """Yield a case of each drawn series: all that its snapshots seem to show."""
+    cpu = torch.device("cpu")
+    denoiser = make_denoiser("tv", cpu)
+    settings = replace(default_settings(cpu, "tv"), warm_start=True)
+    for number in range(SERIES):
+        if not is_chosen(number):
+            continue
+        scene, options = drawn_rig(number)
+        footage = filmed_scene(scene, snapshots=SERIES_SNAPSHOTS, **options)
+        engine = Engine(footage.calibration, denoiser, cpu, settings)
+        solver = GuardedSolver(engine, Guard(every=3, live=True))
+        names: dict[str, str] = {}
+        for snapshot in footage.snapshots:
+            now_s = SERIES_PERIOD_S * snapshot.id.seq
+            with patch("time.monotonic", return_value=now_s):
+                delivered = solver.solve(snapshot, ITERATIONS)
+            names |= {one.name: f"{one.name}: {one.text[:70]}" for one in delivered.defects}
+        yield Case(f"{number} {scene} {options}", tuple(names.values()), "", 0.0)
+
+
+def drawn_rig(number: int) -> tuple[str, dict[str, object]]:
+    """Return the scene and the camera of a series; some are large."""
+    rng = np.random.default_rng([7, number])
+    size = int(rng.choice([128] * 8 + [144, 160]))
+    for every, larger in ((10, 192), (20, 256), (40, 512), (160, 1024)):
+        if number % every == every - 1:
+            size = larger
+    options = {
+        "height_px": size,
+        "width_px": size,
+        "n_frames": int(rng.choice([4, 6, 8, 10, 12, 16, 24])),
+        "mask": str(rng.choice(["random", "shifting", "moving"])),
+        "bayer": rng.choice(np.array([None, "RGGB", "GBRG"], object)),
+        "bit_depth": int(rng.choice([12, 10, 8])),
+        "exposure": float(rng.choice([0.9, 0.5])),
+        "speed": float(rng.choice([0.5, 1.0, 2.0])),
+        "seed": number,
+    }
+    return str(rng.choice(SIMULATED)), options
+
+
+PARTS = {"arrays": arrays, "simulated": simulated, "stream": stream, "rig": rig, "series": series}
 
 
 def is_chosen(number: int) -> bool:

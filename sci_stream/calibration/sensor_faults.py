@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sci_stream.calibration.dust import Dust
 from sci_stream.calibration.evidence.defect import Defect
-from sci_stream.calibration.evidence.mask_match import local_contrast
-from sci_stream.model import F32, F64, Array, Flags, SnapshotId
+from sci_stream.calibration.evidence.mask_match import compare
+from sci_stream.model import F32, F64, Array, BayerPhase, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
 
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
@@ -32,22 +33,23 @@ _HOLDS = 2
 _PAUSES = 20
 _TINY = 1e-6
 
-# Strips along each side, of which a tap has two.
-_STRIPS = 4
-# The strips of a tap with an offset have lost more contrast of the masks: 0.045 to 0.08 with an
-# offset of 60 DN; right ones up to 0.04 behind one scene of 40.
-_LEAST_DROP = 0.042
-# The contrasts of the other two strips differ less, relative to the drop.
-_AGREE = 0.5
-# The smaller offset of a tap's strips is at least this share of the larger one.
-_LIKENESS = 0.4
-# The offset varies less from look to look, relative to itself.
-_STEADY = 0.3
-# The picture jumps where the halves meet, by so many usual jumps between columns or rows: 60 DN
-# jump by 1.5 to 8 (four scenes, grey and mosaic).
-_LEAST_JUMP = 1.0
+# An offset of one half shows twice: its masks have less contrast, and the picture jumps where the
+# halves meet. Figures: 56 rigs of 96 to 256 px, right ones and with 60 DN on one half, which are
+# 0.06 to 0.2 of the mean of y.
+# So many blocks along each side have a contrast each; their differences give its error.
+_CONTRASTS = 8
+# Motion and texture change the contrast of a half by as much, whatever its blocks say.
+_BIAS = 0.02
+# The contrast alone must show the offset by so many standard errors, the jump by so many.
+_LEAST_SIGN = (2.5, 1.0)
+# Both together must show it by so many: right rigs by at most 2.9, with 60 DN 3.2 to 10.
+_LEAST_OFFSET = 4.0
+# They differ by at most so many errors: a scene may have an edge where the halves meet.
+_AGREE = 3.0
 # Jumps are differences of means over so many pixels of a colour.
 _JUMP_PX = 2
+# Jumps of a scene are alike but for the largest tenth, which are edges.
+_JUMPS = 0.9
 
 # Image lag is measured in cells of one colour cell, where the scene changes once, from a first
 # snapshot to a second one, and then rests.
@@ -115,12 +117,12 @@ class _Look(NamedTuple):
     is_still: Flags
     rest: F32
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
+    level: float
+    """Mean of y, in units of white."""
     contrast: F64
-    """(2, strips): of columns and of rows."""
-    level: F64
-    """As ``contrast``: mean of y, in units of white."""
-    jumps: tuple[float, float]
-    """From the left to the right half, and from the upper to the lower one, in usual jumps."""
+    """(2, n, n): sums of blocks whose ratio is an offset that no mask codes, see `_uncoded`."""
+    jumps: tuple[F64, F64]
+    """Of the brightness, from each column and each row to the next one, as such an offset."""
 
 
 class SensorFaults:
@@ -143,6 +145,7 @@ class SensorFaults:
         self._looks = deque[_Look](maxlen=_LOOKS)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
+        self._dust = Dust(calibration)
         self._look_at_s = -math.inf
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
@@ -155,6 +158,7 @@ class SensorFaults:
         """Forget all snapshots."""
         for known in (self._pictures, self._lags, self._looks, self._pairs):
             known.clear()
+        self._dust.forget()
         self.defects = []
 
     def add(self, id_: SnapshotId, counts: Array, video: Array) -> bool:
@@ -168,7 +172,7 @@ class SensorFaults:
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         # An offset of one half shows as gains of its pixels, too.
-        shown = self._taps() or [*self._lag(), *self._gains()]
+        shown = self._taps() or [*self._lag(), *self._gains(), *self._dust.defects]
         names = [defect.name for defect in shown]
         self._held = self._held + 1 if names == self._names else 1
         self._names = names
@@ -193,18 +197,21 @@ class SensorFaults:
 
     def _look(self, counts: Array, video: Array) -> None:
         """Compare pixels and halves of the sensor."""
-        y = self._calibration.measurement(counts)[self._window]
+        whole = self._calibration.measurement(counts)
+        self._dust.add(whole)
+        y = whole[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
         rest = (y - expected) / np.maximum(expected, _DARK)
         # Light that no mask codes is smooth, gains of pixels are not.
         rest = rest - ring_mean(rest[np.newaxis].astype(np.float32), self._step)[0]
-        contrast, level = local_contrast(y, self._phi, self._calibration.bayer, _STRIPS)
+        contrast = _uncoded(y, self._phi, self._calibration.bayer)
         is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
         light = self._phi.sum(0)
-        lit = y / np.maximum(light, _DARK * light.max())
-        jumps = (_jump(lit.mean(0), self._step), _jump(lit.mean(1), self._step))
-        now = _Look(frames.mean(0), is_still, rest, contrast, level, jumps)
+        open_to_light = np.maximum(light, _DARK * light.max())
+        lit = y / open_to_light / float((1 / open_to_light).mean())
+        jumps = (_jumps(lit.mean(0), self._step), _jumps(lit.mean(1), self._step))
+        now = _Look(frames.mean(0), is_still, rest, float(y.mean()), contrast, jumps)
         if self._looks:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
         self._looks.append(now)
@@ -212,22 +219,24 @@ class SensorFaults:
     def _taps(self) -> list[Defect]:
         if len(self._looks) < _FEWEST:
             return []
-        contrast = np.stack([look.contrast for look in self._looks], 1)
-        level = np.stack([look.level for look in self._looks], 1)
+        sums = np.sum([look.contrast for look in self._looks], 0)
+        level = float(np.mean([look.level for look in self._looks]))
         sides = (("left", "right"), ("upper", "lower"))
-        for along, names in enumerate(sides):
-            for name, order in zip(names, (slice(None), slice(None, None, -1)), strict=True):
-                offset = _offset(contrast[along][:, order], level[along][:, order])
-                jump = float(np.median([look.jumps[along] for look in self._looks]))
-                if not offset or jump * (1 if order.step else -1) < _LEAST_JUMP:
-                    continue
-                offset_dn = offset * self._calibration.full_scale_dn
-                text = (
-                    f"the {name} half of the picture is {offset_dn:.0f} DN brighter than its masks "
-                    "let light through: two taps of the sensor with different black levels, or "
-                    "light on one half; take dark frames again"
-                )
-                return [Defect("two_taps", text)]
+        for axis, names in enumerate(sides):
+            offset, error = _difference(sums if axis == 0 else sums.swapaxes(1, 2))
+            error = math.hypot(error, _BIAS * level)
+            jump, jump_error = _middle_jump(np.mean([look.jumps[axis] for look in self._looks], 0))
+            signs = np.array([offset / error, jump / jump_error]) * np.sign(offset)
+            agrees = abs(jump - offset) < _AGREE * math.hypot(error, jump_error)
+            if not agrees or (signs < _LEAST_SIGN).any() or np.hypot(*signs) < _LEAST_OFFSET:
+                continue
+            offset_dn = abs(offset) * self._calibration.full_scale_dn
+            text = (
+                f"the {names[int(offset < 0)]} half of the picture is {offset_dn:.0f} DN brighter "
+                "than its masks let light through: two taps of the sensor with different black "
+                "levels, or light on one half; take dark frames again"
+            )
+            return [Defect("two_taps", text)]
         return []
 
     def _lag(self) -> list[Defect]:
@@ -330,29 +339,41 @@ def _common(a: _Look, b: _Look) -> F64:
     return np.asarray(whole.reshape(3, rows, _BLOCK_PX, columns, -1).sum((2, 4)), np.float64)
 
 
-def _jump(profile: F32, step: int) -> float:
-    """Return by how much a profile jumps in its middle, in usual jumps."""
+def _uncoded(y: F32, phi: F32, bayer: BayerPhase | None) -> F64:
+    """Return for each block, (2, n, n), sums whose ratio is the light that no mask codes.
+
+    Such light lowers the contrast of the masks, the more the darker the place is.
+    """
+    r, t, level, usable = compare(y, phi, bayer)
+    weight = np.where(usable, 1 / np.maximum(level, _DARK * level.mean()) ** 2, 0.0)
+    sums = np.stack([weight * t * level * (t - r), weight * t * t])
+    for axis in (1, 2):
+        edges = np.linspace(0, sums.shape[axis], _CONTRASTS, endpoint=False).astype(int)
+        sums = np.add.reduceat(sums, edges, axis)
+    return sums
+
+
+def _difference(sums: F64) -> tuple[float, float]:
+    """Return by how much the left half is brighter, by `_uncoded`, and the standard error."""
+    offsets = []
+    variance = 0.0
+    for half in np.split(sums, 2, axis=2):
+        uncoded, light = half
+        total = max(float(light.sum()), _TINY)
+        offset = float(uncoded.sum()) / total
+        variance += float(np.square(uncoded - offset * light).sum()) / total**2
+        offsets.append(offset)
+    return offsets[0] - offsets[1], math.sqrt(variance)
+
+
+def _jumps(profile: F64, step: int) -> F64:
+    """Return by how much a profile falls at each place."""
     width = _JUMP_PX * step
     means = np.convolve(profile, np.full(width, 1 / width), "valid")
-    jumps = means[width:] - means[:-width]
-    return float(jumps[len(jumps) // 2] / (np.median(np.abs(jumps)) + _TINY))
+    return np.asarray(means[:-width] - means[width:])
 
 
-def _offset(contrast: F64, level: F64) -> float:
-    """Return the offset of the first half of the strips, (looks, strips), in units of white; 0 if
-    there is none.
-    """
-    clean = contrast[:, 2:]
-    scale = clean.mean(1, keepdims=True)
-    drops = scale - contrast[:, :2]
-    drop = np.median(drops, 0)
-    unlike = float(np.median(np.abs(np.diff(clean))))
-    if drop.min() < _LEAST_DROP or unlike > _AGREE * drop.mean():
-        return 0.0
-    offsets = drops / scale * level[:, :2]
-    of_strips = np.median(offsets, 0)
-    of_looks = offsets.mean(1)
-    offset = float(np.median(of_looks))
-    if of_strips.min() < _LIKENESS * of_strips.max() or of_looks.std() > _STEADY * offset:
-        return 0.0
-    return offset
+def _middle_jump(jumps: F64) -> tuple[float, float]:
+    """Return the middle one of jumps, and the standard error by the others."""
+    usual = float(np.quantile(np.abs(jumps), _JUMPS)) / 1.645
+    return float(jumps[len(jumps) // 2]), usual + _TINY

@@ -90,6 +90,13 @@ class MaskCorrection:
         """Return the same correction under another light."""
         return replace(self, light=tuple(light))
 
+    def exposed(self, gains: Sequence[float]) -> MaskCorrection:
+        """Return the same correction of masks that have so many times the light."""
+        masks = self.masks or (MaskError(),) * len(gains)
+        pairs = zip(masks, gains, strict=True)
+        errors = (mask._replace(gain=(1 + mask.gain) * gain - 1) for mask, gain in pairs)
+        return replace(self, masks=tuple(errors))
+
     @property
     def light_depth(self) -> float:
         """Modulation of the light, (max − min)/(max + min), 0–1."""

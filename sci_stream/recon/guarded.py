@@ -221,9 +221,9 @@ class GuardedSolver:
             snapshot, self.engine.left_out, light if self._light_changes else ()
         )
         if monitor.correction != before:
-            self.engine.correct_masks(monitor.correction)
+            self._correct(monitor.correction, ())
             light = self._light_of(snapshot) if light_due else ()
-        self.engine.correct_masks(monitor.correction.lit(light))
+        self._correct(monitor.correction, light)
         health = health or (self.health if due else None)
         if health is None:
             return
@@ -234,6 +234,13 @@ class GuardedSolver:
             pauses = _PAUSES_WITHHELD if is_fatal else _PAUSES
             self._inspect_at_s = ended_s + pauses * (ended_s - began_s)
         self._assess(health)
+
+    def _correct(self, correction: MaskCorrection, light: tuple[float, ...]) -> None:
+        """Correct the masks, and take them under this light of each frame."""
+        of_exposure = bool(light) and self._light.of_exposure
+        self._light.of_masks = light if of_exposure else ()
+        lit = correction.exposed(light) if of_exposure else correction.lit(light)
+        self.engine.correct_masks(lit)
 
     def _light_of(self, snapshot: Snapshot) -> tuple[float, ...]:
         """Return the light of each frame besides gains of the masks; empty if it is even."""
@@ -282,7 +289,7 @@ class GuardedSolver:
         left_out = self.engine.left_out
         noticed = [*self._inspected, *self._misfit]
         light = self._light.latest
-        if light is not None:
+        if light is not None and not self._light.of_masks:
             noticed.append(light.defect)
         names = {defect.name for defect in noticed}
         if self._guard.live:
@@ -290,7 +297,10 @@ class GuardedSolver:
         if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
             self._baseline.note(health)
             # The corrections follow what they can follow of a fault of the sensor.
-            masks_or_light = [*changes(self.correction), *self._baseline.defects(health)]
+            masks_or_light = [
+                *changes(self.engine.masks.correction),
+                *self._baseline.defects(health),
+            ]
             of_sensor = self._sensor.defects
             if not self.engine.masks.correction.is_none:
                 # Masks that are off look like pixels whose gains are.

@@ -72,11 +72,22 @@ _LEAST_ELSEWHERE = 0.006
 _FADING_FRAMES = 8
 # Snapshots whose gains are compared.
 _REMEMBERED = 10
+# So many in a row show an exposure of another length.
+_ALIKE = 3
+# Masks of such gains are kept while new ones differ by less: other masks make the solve start cold.
+_SAME_GAINS = 0.05
 # Gains of the masks scatter less between snapshots, relative to their size.
 _CONSTANT = 0.5
 # Gains of a stage that dwells scatter less in the middle frames, relative to the difference of the
 # ends.
 _AT_ENDS = 0.2
+# Exposures of these lengths, in cycles, show some masks twice, or not at all.
+_LENGTHS = np.arange(0.6, 1.41, 0.02)
+# They begin up to so many frames early or late.
+_DELAYS = np.arange(-1.0, 1.01, 0.25)
+# They leave less than this share of the variance of the gains unexplained: 0.00 to 0.04 of those of
+# 0.8 and 1.25 cycles, a synchronous lamp of one to three periods 0.2 and more.
+_UNLIKE = 0.1
 _TINY = 1e-12
 
 
@@ -110,6 +121,8 @@ class LightWatch:
         self._masks = masks
         self._meter = LightMeter(masks)
         self._gains: dict[SnapshotId, F64] = {}
+        self.of_masks: tuple[float, ...] = ()
+        """The gains of an exposure that the present masks have; empty if it is as the cycle."""
         self.latest: Light | None = None
         """The light of the last snapshot; None if it is even."""
 
@@ -119,15 +132,34 @@ class LightWatch:
         """Return the light of each frame besides gains of the masks, see `LightMeter.measure`;
         empty if it is even.
         """
-        light = self.latest = self._meter.measure(y, valid, frame_s)
+        light = self.latest = self._meter.measure(y, valid, frame_s, self.of_masks)
         if light is None:
             return ()
         masks = self._masks.correction.masks
         gains = np.array(light.gains) * [1 + mask.gain for mask in masks or (MaskError(),)]
+        gains = gains / np.array(self.of_masks or (1.0,))
         self._gains[id_] = gains / gains.mean()
         if len(self._gains) > _REMEMBERED:
             del self._gains[next(iter(self._gains))]
-        return light.gains
+        if not self.of_exposure:
+            return light.gains
+        # Most masks are shown as long as in the calibration.
+        usual = np.array(light.gains) / np.median(light.gains)
+        if self.of_masks and np.abs(usual - self.of_masks).max() < _SAME_GAINS:
+            return self.of_masks
+        return tuple(usual.tolist())
+
+    @property
+    def of_exposure(self) -> bool:
+        """Whether the exposures are not as long as the cycle, which is the same in each snapshot.
+
+        Then masks, and not frames, have more light or less.
+        """
+        if self.latest is None or len(self._gains) < 2:
+            return False
+        gains = np.array(list(self._gains.values())[-_ALIKE:])
+        constant = np.ptp(gains, 0).mean() < _CONSTANT * np.abs(gains.mean(0) - 1).mean()
+        return bool(constant) and _is_of_exposure(gains.mean(0))
 
     @property
     def seen(self) -> bool:
@@ -146,6 +178,18 @@ class LightWatch:
         at_ends = len(within) >= _LEAST_FRAMES and within.std() < _AT_ENDS * apart
         constant = gains.std(0).mean() < _CONSTANT * np.abs(mean - 1).mean()
         return not (at_ends and constant)
+
+
+def _is_of_exposure(gains: F64) -> bool:
+    """Return whether gains of mean 1 are those of an exposure that is not as long as the cycle."""
+    n_frames = len(gains)
+    begins, lengths = (grid.reshape(-1, 1, 1) for grid in np.meshgrid(_DELAYS, _LENGTHS))
+    # A mask is shown in this cycle, in the one before, and in the one after.
+    shown_at = np.arange(n_frames) + n_frames * np.arange(-1, 2)[:, np.newaxis]
+    ends = np.minimum(shown_at + 1, begins + lengths * n_frames)
+    light = (ends - np.maximum(shown_at, begins)).clip(0).sum(1)
+    rests = np.square(light / light.mean(1, keepdims=True) - gains).sum(1)
+    return bool(rests.min() < _UNLIKE * np.square(gains - 1).sum())
 
 
 class _Blocks(NamedTuple):
@@ -189,7 +233,13 @@ class LightMeter:
         )
         """Whether the sensor and the frames are enough."""
 
-    def measure(self, y: F32, valid: Flags, frame_s: float | None = None) -> Light | None:
+    def measure(
+        self,
+        y: F32,
+        valid: Flags,
+        frame_s: float | None = None,
+        of_masks: tuple[float, ...] = (),
+    ) -> Light | None:
         """Return the light besides the gains that the masks are corrected by; None if it is even.
 
         Parameters
@@ -198,10 +248,12 @@ class LightMeter:
             (H, W): the measurement, finite, and its valid pixels.
         frame_s
             Duration of a frame, with which mains light is recognised; None if unknown.
+        of_masks
+            Gains of the masks that count as light.
         """
         if not self.possible:
             return None
-        blocks = self._blocks(y, valid)
+        blocks = self._blocks(y, valid, of_masks)
         if len(blocks.y) < _LEAST_BLOCKS:
             return None
         even = torch.ones(blocks.masks.shape[1])
@@ -211,7 +263,7 @@ class LightMeter:
             return None
         return light
 
-    def _blocks(self, y: F32, valid: Flags) -> _Blocks:
+    def _blocks(self, y: F32, valid: Flags, of_masks: tuple[float, ...]) -> _Blocks:
         stack = self._masks
         device = self._masks.phi.device
         at = self._at.to(device)
@@ -221,8 +273,8 @@ class LightMeter:
         masks = stack.phi.flatten(-2)[..., at].cpu()
         masks = torch.stack([part.sum(1) for part in torch.split(masks, list(stack.turns), 1)], 1)
         masks = masks.transpose(1, 2).flatten(0, 1)
-        if stack.correction.light:
-            masks = masks / masks.new_tensor(stack.correction.light).unsqueeze(1)
+        if light := stack.correction.light or of_masks:
+            masks = masks / masks.new_tensor(light).unsqueeze(1)
         values = values * known
         level = values.square().sum(1) / known.sum(1).clamp_min(1.0) + _TINY
         lit = (level > _LIT**2 * level.max()) & (known.mean(1) > 0.5)

@@ -296,3 +296,16 @@ def test_points_of_light_are_not_stuck(masks: Array) -> None:
     assert not stuck_pixels(y, masks).any()
     y[50, 60] = 16 * y.max()
     assert np.argwhere(stuck_pixels(y, masks)).tolist() == [[50, 60]]
+
+
+def test_drops_behind_a_mosaic_are_not_stuck() -> None:
+    rig = Rig(width_px=96, height_px=96, mask="random", scene="splash", seed=8, bayer="RGGB")
+    for _ in range(9):
+        rig.snapshot()
+    counts = rig.snapshot().counts.copy()
+    y = rig.calibration.measurement(counts)
+    assert not stuck_pixels(y, rig.calibration.phi, rig.calibration.bayer).any()
+    counts[76, 80] = 4095
+    y = rig.calibration.measurement(counts)
+    stuck = stuck_pixels(y, rig.calibration.phi, rig.calibration.bayer)
+    assert np.argwhere(stuck).tolist() == [[76, 80]]

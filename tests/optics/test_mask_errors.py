@@ -79,3 +79,9 @@ def test_long_exposed_mask_has_two_turns_and_twice_the_time() -> None:
     np.testing.assert_allclose(durations, [0.4, 0.206, 0.2, 0.194])
     np.testing.assert_allclose(begins, [0, 0.4, 0.606, 0.806])
     assert MaskCorrection().turns(3) == (1, 1, 1)
+
+
+def test_exposed_masks_have_so_many_times_the_light() -> None:
+    longer = MaskCorrection(masks=(MaskError(gain=0.5), MaskError())).exposed([2.0, 1.0])
+    assert [mask.gain for mask in longer.masks] == [2.0, 0.0]
+    assert [mask.gain for mask in MaskCorrection().exposed([2.0, 1.0]).masks] == [1.0, 0.0]

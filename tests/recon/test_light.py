@@ -16,8 +16,10 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import GuardedSolver
+from sci_stream.recon.light import LightWatch
 from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.textures import spectral_noise
+from tests.recon.films import film
 
 CPU = torch.device("cpu")
 SIZE, B = 96, 8
@@ -111,6 +113,30 @@ def test_gains_of_the_ends_are_those_of_the_masks() -> None:
     last = measured(phi, [coded(phi, x, gains)] * 3)[-1]
     assert [mask.gain for mask in last.masks] == pytest.approx(gains - 1, abs=0.05)
     assert last.light_depth < 0.02
+
+
+@pytest.mark.parametrize(
+    ("shown", "of_exposure"),
+    [
+        ([2.0, 1.5, 1.0, 1.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 1.0, 0.8, 0.02], True),
+        ([1.3, 1.3, 1.0, 0.7, 0.7, 1.0], False),
+    ],
+)
+def test_exposure_of_another_length_is_one_of_the_masks(
+    shown: list[float], of_exposure: bool
+) -> None:
+    pan = film("pan", 3, n_frames=6, height_px=SIZE, width_px=SIZE, mask="random")
+    engine = Engine(pan.calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    watch = LightWatch(engine.masks)
+    for snapshot in pan.snapshots:
+        assert snapshot.truth is not None
+        frames = snapshot.truth / np.float32(255)
+        y = coded(pan.calibration.phi, frames, np.array(shown, np.float32))
+        light = watch.measure(snapshot.id, y, np.ones(y.shape, np.bool_), None)
+    assert watch.of_exposure == of_exposure
+    usual = float(np.median(shown)) if of_exposure else float(np.mean(shown))
+    np.testing.assert_allclose(light, np.array(shown) / usual, atol=0.03)
 
 
 def test_light_in_step_with_exposures_is_none_of_the_masks() -> None:

@@ -134,26 +134,6 @@ def distinction_of(r: F64, t: F64, usable: Flags) -> float:
     return best / max(float(np.nanstd(product)), 1e-300)
 
 
-def local_contrast(y: Array, phi: Array, bayer: BayerPhase | None, strips: int) -> tuple[F64, F64]:
-    """Return the slope of the modulation of y, (H, W), over that of the light of all masks,
-    (B, H, W), and the mean of y: (2, strips) each, of strips of columns and of rows.
-
-    The slope is 1 behind right masks, and less where y has light that no mask codes.
-    """
-    r, t, level, usable = compare(y, phi, bayer)
-    weight = np.where(usable, level**2, 0.0)
-    slopes = []
-    levels = []
-    for axis in (1, 0):
-        common, light_alone, levels_of = (
-            np.array([part.sum() for part in np.array_split(image, strips, axis)])
-            for image in (weight * r * t, weight * t * t, level)
-        )
-        slopes.append(common / np.maximum(light_alone, 1e-12))
-        levels.append(levels_of * strips / level.size)
-    return np.array(slopes), np.array(levels)
-
-
 def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tuple[int, int]:
     """Return the first of the masks (B, H, W), on any scale, that has a part in y, (H, W), and the
     one after the last.

@@ -54,6 +54,13 @@ _DEAD_LINE = 0.1
 _LIT_LINE = 0.3
 # A hot line is brighter than its neighbours and the mean by this factor.
 _HOT_LINE = 2.0
+# Behind a mosaic, a point of the scene shows in neighbours of other colours, too. Relative to the
+# surroundings, a bright one is brighter than the median of the eight by less than this factor: 2 to
+# 4 in a splash of 96 px, where stuck pixels have 14 and more.
+_OF_POINT = 8.0
+# A dark one is darker than the third darkest of the eight by less than this factor: 2.4 in a fan
+# and a balloon, where most dead pixels have 5 and more.
+_OF_HOLE = 3.0
 
 
 def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags:
@@ -64,7 +71,8 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     """
     if bayer is not None:
         planes = zip(mosaics.split(np.asarray(y)), mosaics.split(np.asarray(phi)), strict=True)
-        return mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
+        found = mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
+        return found & ~_of_scene(found, np.asarray(y), np.asarray(phi), bayer)
     y = np.nan_to_num(np.asarray(y, np.float64), nan=0.0)
     phi = np.asarray(phi, np.float64)
     light = phi.sum(0)
@@ -86,6 +94,27 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
         hot &= _variation(y, axis) < _MODULATED * _variation(light, axis)
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
+
+
+def _of_scene(found: Flags, y: Array, phi: Array, bayer: BayerPhase) -> Flags:
+    """Return which pixels that look stuck, (H, W), neighbours of other colours show as well.
+
+    Stuck lines do not count.
+    """
+    light = phi.sum(0)
+    level = np.nan_to_num(y / np.maximum(light, 0.1 * light.mean())).clip(0)
+    floor = _FLOOR * float(np.quantile(level, 0.98)) + 1e-300
+    ratio = (level + floor) / (local_mean(level.astype(np.float64), bayer) + floor)
+    of_scene = np.zeros_like(found)
+    in_line = (found.mean(0) > _OF_LINE) | (found.mean(1) > _OF_LINE)[:, np.newaxis]
+    padded = np.pad(ratio, 1, mode="reflect")
+    for row, column in np.argwhere(found & ~in_line):
+        around = padded[row : row + 3, column : column + 3].ravel()
+        beside = np.sort(np.delete(around, 4)) - 1
+        excess = ratio[row, column] - 1
+        near = _OF_POINT * np.median(beside) if excess > 0 else -_OF_HOLE * beside[_OTHERS]
+        of_scene[row, column] = abs(excess) < near
+    return of_scene
 
 
 def _single_pixels(y: F64, phi: F64, level: F64, top: float) -> Flags:

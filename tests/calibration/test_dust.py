@@ -1,0 +1,50 @@
+"""Dust shows where a scene passes, and nowhere else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sci_stream.calibration.dust import Dust
+from sci_stream.model import F32
+from tests.calibration.moved_masks import Rig
+
+SIZE = 128
+LOOKS = 9
+
+
+def specks(row: int, column: int) -> F32:
+    """Return the transmission of a sensor's window with a speck of 5 px that takes 70 %."""
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    inside = 1 / (1 + np.exp(1.5 * (np.hypot(rows - row, columns - column) - 5)))
+    return np.asarray(1 - 0.7 * inside, np.float32)
+
+
+def texts(rig: Rig, window: F32) -> list[str]:
+    """Return the texts on dust after snapshots behind a window."""
+    dust = Dust(rig.calibration)
+    for _ in range(LOOKS):
+        counts = rig.snapshot().counts
+        light = (counts - rig.calibration.dark) * window
+        dust.add(rig.calibration.measurement(light + rig.calibration.dark))
+    return [defect.text for defect in dust.defects]
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_speck_before_a_moving_scene_is_named_with_its_place(bayer: str) -> None:
+    rig = Rig(width_px=SIZE, height_px=SIZE, mask="random", bayer=bayer, scene="pan", speed=2.0)
+    (text,) = texts(rig, specks(60, 80))
+    x_px, y_px = (int(part.strip("(,)")) for part in text.split()[2:4])
+    assert abs(x_px - 80) <= 4
+    assert abs(y_px - 60) <= 4
+
+
+def test_dark_place_of_a_scene_at_rest_is_no_dust() -> None:
+    rig = Rig(width_px=SIZE, height_px=SIZE, mask="random", scene="static")
+    assert texts(rig, specks(60, 80)) == []
+
+
+@pytest.mark.parametrize("scene", ["fast", "fan", "pan", "slow", "splash", "balloon"])
+def test_clean_window_is_no_dust(scene: str) -> None:
+    rig = Rig(width_px=SIZE, height_px=SIZE, mask="shifting", scene=scene)
+    assert texts(rig, np.ones((SIZE, SIZE), np.float32)) == []
