@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from sci_stream.model import F32
 
-# The constants below were chosen on 12 photographs and texts that move, and 21 clips of which none
-# moves as one; twelve other scenes and 31 other clips report.
+# The constants below were chosen on twelve photographs and texts that move, and on 21 clips of which
+# none moves as one (lab/research/moving-image.md).
 
 # Taps of the windowed sinc that moves an image by parts of a pixel.
 _TAPS = 8
@@ -52,7 +52,8 @@ _PRIOR_WEIGHT = 0.3
 # Noise level of the denoiser, in the error of the image: neighbours share a part of the error.
 _DENOISED = 0.7
 _MIN_SIGMA = 2 / 255
-# Width in px of the windows in which errors are compared.
+# Width in px of the windows in which errors are compared. Smaller ones took the image by chance, in
+# clips behind grey and shifting masks.
 _WINDOW = 49
 # Standard deviation in px of the blur between the image and the frames of the solve.
 _SEAM_PX = 4.0
