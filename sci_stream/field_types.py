@@ -53,12 +53,13 @@ class FieldType:
 @dataclass(frozen=True)
 class Payload:
     """Metadata of an array that is sent as a payload: dtypes, number of dimensions, and whether it
-    may be None.
+    may be None. Of a field with ``many`` arrays, each is a payload.
     """
 
     dtypes: tuple[str, ...]
     ndim: int
     optional: bool = False
+    many: bool = False
 
 
 def integer(low: int, high: int, name: str = "") -> FieldType:

@@ -193,8 +193,7 @@ class Snapshot:
     between the preceding snapshot and this one; ``truth`` as in `CameraFrame`; ``backlog``
     snapshots queued behind this one when it was dispatched; ``period_ns`` time budget of one
     reconstruct node per snapshot (camera period × nodes), 0 if unknown; ``redelivered`` number of
-    earlier deliveries; ``chunks`` as in `CameraFrame`; ``raw_only``: it is recorded, and no
-    reconstruct node gets it.
+    earlier deliveries; ``chunks`` as in `CameraFrame`.
     """
 
     id: SnapshotId
@@ -214,7 +213,6 @@ class Snapshot:
     redelivered: SmallCount = 0
     dispatched_ns: Count = 0
     chunks: Chunks = field(default_factory=dict)
-    raw_only: bool = False
 
 
 @dataclass(frozen=True)

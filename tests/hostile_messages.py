@@ -83,6 +83,12 @@ def _framing() -> Iterator[HostileCase]:
     yield HostileCase("one payload too many", [*snapshot, b"more"], "payload_count")
     yield HostileCase("a payload where none belongs", [*goodbye, b"payload"], "payload_count")
     yield HostileCase("one payload too few", snapshot[:-1], "payload_count")
+    many = good_frames("raw_snapshots")
+    fewer = with_header(many, lambda header: header["rows"].pop())
+    yield HostileCase("snapshots without a row", fewer, "header_field")
+    none = with_header(many[:2], lambda header: header.update(rows=[], payloads=[]))
+    yield HostileCase("no snapshots", none, "header_field")
+    yield HostileCase("a damaged one of many", [*many[:3], many[3][:-1] + b"\xff"], "crc")
 
 
 def _syntax() -> Iterator[HostileCase]:
@@ -182,7 +188,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
         return field in texts or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
         return True  # the valid range of each field is tested with the validators
-    return (field in {"ok", "budget_limited", "raw_only"} and value is True) or (
+    return (field in {"ok", "budget_limited"} and value is True) or (
         field in {"versions", "status", "parameters", "values", "chunks", "masks"} and value == {}
     )
 

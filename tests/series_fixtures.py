@@ -18,6 +18,7 @@ from sci_stream.model import (
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import SolveReport, Start
+from sci_stream.wire.messages import RawRow, RawSnapshots
 
 B, H, W = 3, 16, 24
 
@@ -47,6 +48,20 @@ class Series:
             dropped_before=2,
         )
         return replace(snapshot, **changes)  # type: ignore[arg-type]  # a test names the fields it changes
+
+    def raw_snapshots(self, seq: int, count: int = 1) -> RawSnapshots:
+        snapshots = [self.snapshot(seq + index) for index in range(count)]
+        return RawSnapshots(
+            snapshots[0].id,
+            [snapshot.counts for snapshot in snapshots],
+            self.calibration.hash,
+            B,
+            None,
+            [
+                RawRow(one.host_time_ns, one.camera_time_ns, one.camera_frame_id, 2, {})
+                for one in snapshots
+            ],
+        )
 
     def reconstruction(self, seq: int, **changes: object) -> Reconstruction:
         reconstruction = Reconstruction(

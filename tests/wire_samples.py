@@ -29,6 +29,8 @@ from sci_stream.wire.messages import (
     Message,
     Ping,
     Pong,
+    RawRow,
+    RawSnapshots,
     Refused,
     SeriesEnd,
     Welcome,
@@ -101,6 +103,17 @@ def samples() -> dict[str, Message]:
             distortions="Gamma is 0.8: counts are not proportional to light.",
         ),
         "snapshot": snapshot,
+        "raw_snapshots": RawSnapshots(
+            identity,
+            [snapshot.counts, snapshot.counts + np.uint16(1)],
+            calibration.hash,
+            3,
+            BayerPhase.GBRG,
+            [
+                RawRow(1_767_322_245_000_000_000, 12345, 65535, 2, snapshot.chunks),
+                RawRow(1_767_322_245_010_000_000, None, None, 0, {}),
+            ],
+        ),
         "reconstruction": Reconstruction(
             identity,
             rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),

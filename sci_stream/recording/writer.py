@@ -250,8 +250,10 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         following._create(self.segment + 1)
         return following
 
-    def write_raw(self, snapshot: Snapshot) -> bool:
+    def write_raw(self, snapshot: Snapshot, *, is_outcome: bool = False) -> bool:
         """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
+
+        ``is_outcome``: it is ``raw_only``, and no video follows.
 
         Raises `StorageError` if writing fails. The writer can then only be closed; flushed data is
         readable; `InputError` if the snapshot does not fit the series.
@@ -263,7 +265,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
         self._take_space(counts.nbytes)
         with self._guard("written"):
-            more = {"outcome": OUTCOME_CODES["raw_only"]} if snapshot.raw_only else {}
+            more = {"outcome": OUTCOME_CODES["raw_only"]} if is_outcome else {}
             self._put(
                 row,
                 snapshot,
@@ -272,7 +274,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
                 dropped_before=snapshot.dropped_before,
                 **more,
             )
-            if snapshot.raw_only:
+            if is_outcome:
                 self._written.settled.add(seq)
         return True
 

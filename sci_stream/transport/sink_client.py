@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sci_stream.delivery.outbox import Frames, Outbox
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
@@ -40,7 +40,8 @@ class SinkClient:
 
         ``frames`` are those of the message, if it is encoded already.
         """
-        key = acknowledgement_of(message)
+        # A message of many snapshots is kept under the first, and acknowledged as a whole.
+        key = replace(acknowledgement_of(message), count=1)
         self.outbox.put(key, frames or encode(message), now_s, first=first)
 
     def poll(self, now_s: float) -> LinkNews:

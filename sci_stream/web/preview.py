@@ -17,7 +17,7 @@ from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.raw_picture import RawPicture
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import U8, JsonObject, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpServer, listen
@@ -30,6 +30,7 @@ from sci_stream.web.hub import Hub, Viewer
 from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import Recordings
 from sci_stream.web.replays import Replays
+from sci_stream.wire.messages import RawSnapshots
 
 _LOG = logging.getLogger(__name__)
 # The encoder is a daemon thread in case it hangs.
@@ -162,10 +163,11 @@ class WebPreview:
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
-    def publish_raw(self, snapshot: Snapshot, now_s: float) -> None:
-        """Show a snapshot that is only recorded, while someone watches."""
+    def publish_raw(self, raw: RawSnapshots, now_s: float) -> None:
+        """Show the last of some snapshots that are only recorded, while someone watches."""
         if self._raw is not None and self._hub.viewers:
-            picture = self._raw.show(snapshot, now_s)
+            *_, last = raw.snapshots()
+            picture = self._raw.show(last, now_s)
             if picture is not None:
                 self.display.publish(picture, unix_ns())
 

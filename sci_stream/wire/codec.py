@@ -131,5 +131,9 @@ def sendable(info: SeriesInfo) -> SeriesInfo:
 
 def payload_bytes(message: Message) -> int:
     """Return the size of the arrays of a message."""
-    arrays = (getattr(message, name) for name in _BY_TYPE[type(message)].payloads)
-    return sum(array.nbytes for array in arrays if array is not None)
+    total = 0
+    for name, payload in _BY_TYPE[type(message)].payloads.items():
+        value = getattr(message, name)
+        arrays = value if payload.many else [value]
+        total += sum(array.nbytes for array in arrays if array is not None)
+    return total

@@ -15,7 +15,7 @@ from sci_stream.errors import WireError
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields
 # increases it; a test compares their fingerprint.
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 _LONGEST_QUOTE = 40
 
@@ -41,7 +41,8 @@ docs/wire.md)."""
 
 # Limits of a message, checked before its content.
 MAX_HEADER_BYTES = 256 << 10
-MAX_FRAMES = 5
+MAX_PAYLOADS = 32
+MAX_FRAMES = 2 + MAX_PAYLOADS
 MAX_PAYLOAD_BYTES = 256 << 20
 """Usual limit of each payload, and so of each part of a message."""
 

@@ -68,7 +68,7 @@ class MessageKind:
         fields = self._header.read(header)
         return fields, fields.pop("payloads")
 
-    def make(self, fields: dict[str, Any], arrays: Mapping[str, Array | None]) -> Any:
+    def make(self, fields: dict[str, Any], arrays: Mapping[str, Array | list[Array] | None]) -> Any:
         """Return the message of validated fields and arrays.
 
         Raises `FieldError` if they are inconsistent; `CalibrationError` if they make no
@@ -111,6 +111,15 @@ def _check_snapshot(snapshot: Snapshot) -> None:
         _require_shape("truth", snapshot.truth.shape, (snapshot.n_frames, *snapshot.counts.shape))
 
 
+def _check_raw_snapshots(message: msg.RawSnapshots) -> None:
+    if not 1 <= len(message.rows) == len(message.counts):
+        raise FieldError(
+            "rows", f"{max(1, len(message.counts))}, one for each payload", str(len(message.rows))
+        )
+    for counts in message.counts:
+        _require_even_if_bayer(counts.shape, message.bayer, "payload_shape")
+
+
 def _check_reconstruction(reconstruction: Reconstruction) -> None:
     _require_even_if_bayer(reconstruction.video.shape, reconstruction.bayer, "payload_shape")
     if reconstruction.counts is not None:
@@ -136,6 +145,7 @@ def _check_dropped(dropped: msg.Dropped) -> None:
 _CHECKS: Mapping[type, Callable[[Any], None]] = {
     SeriesInfo: _check_series,
     Snapshot: _check_snapshot,
+    msg.RawSnapshots: _check_raw_snapshots,
     Reconstruction: _check_reconstruction,
     msg.Dropped: _check_dropped,
 }

@@ -7,16 +7,20 @@ specifies them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self
 
 from sci_stream.field_types import (
+    Chunks,
     Count,
+    Dim,
     Label,
     Name,
     OptionalWord,
     Paragraph,
     Parameters,
+    Payload,
     Sentence,
     Seq,
     SmallCount,
@@ -26,7 +30,15 @@ from sci_stream.field_types import (
     integer,
     number,
 )
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import (
+    COUNTS,
+    Array,
+    BayerPhase,
+    Reconstruction,
+    SeriesInfo,
+    Snapshot,
+    SnapshotId,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.wire.header import SCHEMA_VERSION
 
@@ -126,6 +138,65 @@ class Done:
 
 
 @dataclass(frozen=True)
+class RawRow:
+    """Times and numbers of a snapshot that is only recorded; fields as in `Snapshot`."""
+
+    host_time_ns: Count
+    camera_time_ns: Count | None
+    camera_frame_id: Count | None
+    dropped_before: Count
+    chunks: Chunks
+
+
+@dataclass(frozen=True, eq=False)
+class RawSnapshots:
+    """Consecutive snapshots that are recorded, and that no reconstruct node gets.
+
+    ``id`` is that of the first. ``counts`` and ``rows`` have an entry for each. The outcome of each
+    is ``raw_only`` once it is safe.
+    """
+
+    id: SnapshotId
+    counts: Annotated[Sequence[Array], Payload(COUNTS, 2, many=True)]
+    calibration_hash: Name
+    n_frames: Dim
+    bayer: BayerPhase | None
+    rows: list[RawRow]
+
+    @classmethod
+    def one(cls, identity: SnapshotId, counts: Array, row: RawRow, info: SeriesInfo) -> Self:
+        """Return one snapshot of a series."""
+        hash_ = info.calibration_hash
+        return cls(identity, [counts], hash_, info.n_frames, info.bayer, [row])
+
+    @property
+    def seqs(self) -> range:
+        """Their numbers."""
+        return range(self.id.seq, self.id.seq + len(self.rows))
+
+    def joined(self, following: Sequence[Self]) -> Self:
+        """Return one message of these and the ``following`` ones, which continue the numbers."""
+        parts = [self, *following]
+        return replace(
+            self,
+            counts=[counts for part in parts for counts in part.counts],
+            rows=[row for part in parts for row in part.rows],
+        )
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """Return each snapshot."""
+        for seq, counts, row in zip(self.seqs, self.counts, self.rows, strict=True):
+            yield Snapshot(
+                id=replace(self.id, seq=seq),
+                counts=counts,
+                calibration_hash=self.calibration_hash,
+                n_frames=self.n_frames,
+                bayer=self.bayer,
+                **vars(row),
+            )
+
+
+@dataclass(frozen=True)
 class Dropped:
     """The acquire node reports to the sink that a snapshot will not be reconstructed in this run.
 
@@ -175,7 +246,7 @@ class Accepted:
     count: Annotated[int, integer(1, MAX_RUN)] = 1
 
 
-Acknowledged = Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
+Acknowledged = Snapshot | RawSnapshots | Reconstruction | Dropped | SeriesInfo | SeriesEnd
 """Messages that the sink acknowledges once they are safe."""
 
 
@@ -184,6 +255,8 @@ def acknowledgement_of(message: Acknowledged) -> Accepted:
     match message:
         case Snapshot():
             return Accepted(message.id.series, message.id.seq, "snapshot")
+        case RawSnapshots():
+            return Accepted(message.id.series, message.id.seq, "snapshot", len(message.rows))
         case Reconstruction():
             return Accepted(message.id.series, message.id.seq, "reconstruction")
         case Dropped():
@@ -238,6 +311,7 @@ class ControlResult:
 Message = (
     SeriesInfo
     | Snapshot
+    | RawSnapshots
     | Reconstruction
     | SeriesEnd
     | Dropped

@@ -88,18 +88,27 @@ def pack_payloads(
     descriptions: list[PayloadDescription] = []
     views: list[memoryview] = []
     for name, payload in payloads.items():
-        array: Array | None = getattr(message, name)
-        if array is None:
+        value = getattr(message, name)
+        if value is None:
             if not payload.optional:
                 raise FieldError(name, "an array", "None")
             continue
-        if array.dtype == np.bool_:
-            array = array.view(np.uint8)
-        dtype = _NAMES.get(array.dtype) or array.dtype.name
-        _check(payload, name, dtype, array.shape)
-        descriptions.append(PayloadDescription(name, dtype, list(array.shape), checksum(array)))
-        views.append(_as_bytes(array))
+        for array in value if payload.many else [value]:
+            description, view = pack_payload(payload, name, array)
+            descriptions.append(description)
+            views.append(view)
     return descriptions, views
+
+
+def pack_payload(
+    payload: Payload, name: str, array: Array
+) -> tuple[PayloadDescription, memoryview]:
+    """Describe an array and return it as bytes, as `pack_payloads` does. Raises `FieldError`."""
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8)
+    dtype = _NAMES.get(array.dtype) or array.dtype.name
+    _check(payload, name, dtype, array.shape)
+    return PayloadDescription(name, dtype, list(array.shape), checksum(array)), _as_bytes(array)
 
 
 def _check(payload: Payload, name: str, dtype: str, shape: Sequence[int]) -> None:
@@ -117,8 +126,8 @@ def unpack_payloads(
     descriptions: Sequence[PayloadDescription],
     frames: Sequence[memoryview],
     max_bytes: int,
-) -> dict[str, Array | None]:
-    """Return the arrays of a message by name, None for absent optional ones.
+) -> dict[str, Array | list[Array] | None]:
+    """Return the arrays of a message by name, None for absent optional ones, a list of ``many``.
 
     Returns
     -------
@@ -140,14 +149,20 @@ def unpack_payloads(
             got=len(frames),
         )
     known = dict(payloads)
-    out: dict[str, Array | None] = dict.fromkeys(known)
+    out: dict[str, Array | list[Array] | None] = dict.fromkeys(known)
+    out |= {name: [] for name, one in payloads.items() if one.many}
     for described, frame in zip(descriptions, frames, strict=True):
-        payload = known.pop(described.name, None)
+        payload = known.get(described.name)
         if payload is None:
             got = quoted(described.name)
             refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
-        out[described.name] = _unpack(payload, described, frame, max_bytes)
-    missing = [name for name, payload in known.items() if not payload.optional]
+        array = unpack_payload(payload, described, frame, max_bytes)
+        if isinstance(gathered := out[described.name], list):
+            gathered.append(array)
+        else:
+            out[described.name] = array
+            del known[described.name]
+    missing = [name for name, one in known.items() if not (one.optional or one.many)]
     if missing:
         refuse(
             "payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others"
@@ -155,9 +170,10 @@ def unpack_payloads(
     return out
 
 
-def _unpack(
+def unpack_payload(
     payload: Payload, described: PayloadDescription, frame: memoryview, max_bytes: int
 ) -> Array:
+    """Return one array, as `unpack_payloads` does, and with its errors."""
     name = described.name
     dtype = described.dtype
     shape = described.shape

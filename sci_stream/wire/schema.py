@@ -132,6 +132,9 @@ def _conversion(annotation: Any) -> Callable[[Any], Any] | None:
         return declared.send
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return _map_of(annotation).dump
+    if get_origin(annotation) is list:
+        each = _conversion(get_args(annotation)[0])
+        return None if each is None else lambda values: list(map(each, values))
     if (optional := optional_type(annotation)) is None or (
         convert := _conversion(optional)
     ) is None:

@@ -134,11 +134,11 @@ def test_nothing_is_encoded_without_viewers(preview: WebPreview, series) -> None
 def test_raw_snapshot_is_shown_to_viewers_alone(preview: WebPreview, series) -> None:
     url = preview.start()
     preview.series_started(series.info, series.calibration)
-    preview.publish_raw(replace(series.snapshot(0), raw_only=True), 0.0)
+    preview.publish_raw(series.raw_snapshots(0), 0.0)
     assert preview.display.published == 0, "no viewer watches"
     with watch(url) as viewer:
         next_status(viewer)
-        preview.publish_raw(replace(series.snapshot(1), raw_only=True), 1.0)
+        preview.publish_raw(series.raw_snapshots(0, 2), 1.0)
         header, _ = next_picture(viewer)
     assert (header["seq"], header["start_reason"]) == (1, "raw_only")
 

@@ -30,6 +30,8 @@ def same(one: Any, other: Any) -> bool:
     """Compare values, including arrays, which dataclass equality omits."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
     if dataclasses.is_dataclass(one) and type(one) is type(other):
         return all(
             same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one)
@@ -154,7 +156,7 @@ def test_corpus_covers_every_reason_with_unique_names() -> None:
 
 def test_other_version_error_names_both() -> None:
     frames = with_header(good_frames("hello"), lambda header: header.update(v=8))
-    with pytest.raises(WireError, match=r"expected version 9; got 8\. Run the same release"):
+    with pytest.raises(WireError, match=r"expected version 10; got 8\. Run the same release"):
         decode(frames)
 
 

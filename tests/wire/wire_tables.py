@@ -12,11 +12,12 @@ import enum
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from sci_stream.field_types import FieldType
 from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.wire.kinds import KINDS, MessageKind
+from sci_stream.wire.messages import RawRow
 from sci_stream.wire.schema import metadata_of, optional_type, types_of
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "wire.md"
@@ -25,6 +26,7 @@ _KINDS: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
 _MAPS: Mapping[str, Mapping[str, Any]] = {
     "report": types_of(SolveReport),
     "health": types_of(CalibrationHealth),
+    "rows": types_of(RawRow),
 }
 _SNAPSHOT = _KINDS["snapshot"].types
 _SHAPES = {2: "(H, W)", 3: "(B, H, W)"}
@@ -38,6 +40,8 @@ def type_name(annotation: Any) -> str:
     if (optional := optional_type(annotation)) is not None:
         name = type_name(optional)
         return f"{name}?" if name.isalpha() else f"{name} or nil"
+    if get_origin(annotation) is list:
+        return "array of maps"
     options = annotation if isinstance(annotation, enum.EnumType) else get_args(annotation)
     if options:
         return ", ".join(f'`"{option}"`' for option in options)
@@ -89,7 +93,7 @@ def _payload_rows(rows: list[str], kind: MessageKind) -> Iterator[str]:
         name.partition("`,")[0].strip("`"): meaning for name, _, _, meaning in map(_cells, rows[1:])
     }
     for name, payload in kind.payloads.items():
-        optional = ", optional" if payload.optional else ""
+        optional = ", optional" if payload.optional else ", one or more" if payload.many else ""
         shape = "(H, W, 3)" if name == "picture" else _SHAPES[payload.ndim]
         dtypes = ", ".join(payload.dtypes)
         yield _row([f"`{name}`{optional}", dtypes, shape, meanings.get(name, "")])

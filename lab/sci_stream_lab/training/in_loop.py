@@ -34,6 +34,8 @@ from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.learner import FrameLearner, error_of_solves, run_network
 from sci_stream_lab.training.unrolled.data import CodedScenes
 from sci_stream_lab.training.unrolled.samples import (
+    SHORT,
+    SHORT_SHARE,
     WARM_SHARE,
     StartedSolve,
     StartOf,
@@ -43,9 +45,6 @@ from sci_stream_lab.training.unrolled.samples import (
 # Iterations of the solves, and how likely they are: any may be the last where time is short.
 # Chosen, not tuned.
 _ITERATIONS, _LIKELY = (4, 8, 12, 16, 24), (0.1, 0.2, 0.45, 0.15, 0.1)
-# Solves that continue a video and are short, as live ones are: they are a class of their own, since
-# the errors of their start are few and large.
-_SHORT_SHARE, _SHORT = 0.3, (4, 5, 6)
 # Weight of the estimates after a third and two thirds of them.
 _EARLY = 0.1
 
@@ -92,8 +91,8 @@ class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
     """Solves that can begin, of scenes of ``settings.patch_px``."""
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SolvesToLearnFrom:
-        if rng.random() < _SHORT_SHARE:
-            iterations = int(rng.choice(_SHORT))
+        if rng.random() < SHORT_SHARE:
+            iterations = int(rng.choice(SHORT))
             warm_share = 1.0
         else:
             iterations = int(rng.choice(_ITERATIONS, p=_LIKELY))

@@ -30,6 +30,7 @@ class FrameContent:
 
     def __init__(self) -> None:
         self._before = np.zeros((0, 0), np.uint64)
+        self._last = 0
         self._alive = np.zeros(0, np.bool_)
         self._pairs = self._different = 0
 
@@ -43,24 +44,29 @@ class FrameContent:
         textured = sums != bits[:, 0] * _WEIGHT_SUMS[columns]
         if not len(self._before):
             self._before = np.zeros((_BUFFERS, len(sums)), np.uint64)
-            self._before[-1] = sums
+            self._before[0] = sums
             self._alive = textured
             return ""
-        # A row without texture is never alike: neither is one of no frame yet.
-        alike = (sums == self._before) & textured
-        self._before[:-1] = self._before[1:]
-        self._before[-1] = sums
+        alike = sums == self._before
+        is_alike = alike.any()
+        if is_alike:
+            # A row without texture is never alike: neither is one of no frame yet.
+            alike &= textured
+            is_alike = alike.any()
+        last = self._last
+        self._last = (last + 1) % _BUFFERS
+        self._before[self._last] = sums
         noisy = self._different >= max(1.0, _NOISY * self._pairs)
         self._pairs += 1
         lost = self._lost(rows, textured)
         self._alive |= textured
-        if not alike.any():
+        if not is_alike:
             self._different += 1
             return "rows_missing" if lost else ""
-        self._different += not alike[-1].any()
+        self._different += not alike[last].any()
         counts = alike.sum(1)
         all_ = textured.sum()
-        if noisy and counts[-1] == all_ > 0:
+        if noisy and counts[last] == all_ > 0:
             return "identical"
         in_part = counts < all_  # a camera that plays a loop repeats whole frames
         if noisy and (alike[in_part, 1:] & alike[in_part, :-1]).any():

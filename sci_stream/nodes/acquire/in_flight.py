@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
 from sci_stream.nodes.acquire.spool import Spool
-from sci_stream.wire.messages import Dropped
+from sci_stream.wire.messages import Dropped, RawSnapshots
 
 # Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
 _MAX_REPORTS = 64
@@ -26,6 +26,11 @@ def frame_bytes(frame: CameraFrame | Snapshot) -> int:
         + frame.counts.nbytes
         + (0 if frame.truth is None else frame.truth.nbytes)
     )
+
+
+def raw_bytes(raw: RawSnapshots) -> int:
+    """Return the memory of snapshots that are only recorded."""
+    return sum(_BOOKKEEPING_BYTES + counts.nbytes for counts in raw.counts)
 
 
 class MemoryBudget:
@@ -70,6 +75,7 @@ class _Held:
     delivering: bool
     raw_pending: bool
     raw_only: bool
+    count: int
 
 
 class InFlightSnapshots:
@@ -87,17 +93,28 @@ class InFlightSnapshots:
         """Snapshots released so far."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return sum(held.count for held in self._held.values())
 
     def delivering(self, besides: Collection[int]) -> bool:
         """Return whether the delivery of any snapshot is unsettled, ``besides`` these."""
         return any(held.delivering and seq not in besides for seq, held in self._held.items())
 
     def hold(
-        self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool, raw_only: bool = False
+        self,
+        seq: int,
+        epoch: int,
+        nbytes: int,
+        *,
+        raw_pending: bool,
+        raw_only: bool = False,
+        count: int = 1,
     ) -> None:
-        """Hold a snapshot whose memory is already reserved; one ``raw_only`` is not delivered."""
-        self._held[seq] = _Held(nbytes, epoch, not raw_only, raw_pending, raw_only)
+        """Hold a snapshot whose memory is already reserved, or ``count`` of them from ``seq`` on,
+        which are settled together.
+
+        Those that are ``raw_only`` are not delivered.
+        """
+        self._held[seq] = _Held(nbytes, epoch, not raw_only, raw_pending, raw_only, count)
 
     def settle(self, seq: int) -> int | None:
         """Settle the delivery of a snapshot; return its epoch,
@@ -112,24 +129,24 @@ class InFlightSnapshots:
         self._release(seq, held)
         return held.epoch
 
-    def confirm_raw(self, seq: int) -> bool:
-        """Note that the raw counts of a snapshot are recorded; return whether that is its
-        outcome.
+    def confirm_raw(self, seq: int) -> range:
+        """Note that the raw counts of a snapshot, and of those held with it, are recorded; return
+        those of which that is the outcome.
         """
         held = self._held.get(seq)
         if held is None:
-            return False
+            return range(0)
         held.raw_pending = False
         self._release(seq, held)
-        return held.raw_only
+        return range(seq, seq + held.count) if held.raw_only else range(0)
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
-            self._spool.release(
-                seq
-            )  # before the memory is released: free memory implies a free slot
+            # Before the memory is released: free memory implies a free slot.
+            for each in range(seq, seq + held.count):
+                self._spool.release(each)
             self._budget.free(held.nbytes)
-            self.released += 1
+            self.released += held.count
             del self._held[seq]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import NOTEWORTHY_STEP_S, read_again, unix_ns
@@ -25,8 +25,10 @@ from sci_stream.nodes.acquire.in_flight import (
     InFlightSnapshots,
     MemoryBudget,
     frame_bytes,
+    raw_bytes,
 )
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
+from sci_stream.nodes.acquire.raw_groups import in_groups
 from sci_stream.nodes.acquire.spool import RecoveredState, Spool
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
@@ -53,6 +55,8 @@ from sci_stream.wire.messages import (
     Control,
     Dropped,
     Hello,
+    RawRow,
+    RawSnapshots,
     SeriesEnd,
     Welcome,
 )
@@ -132,7 +136,7 @@ class AcquireNode:
         ring_s = rig.record.before_s if rig.record.is_triggered else 0.0
         self._link = SinkClient(self._network.connect("sink", hello), ring_s)
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._reader = CameraReader[tuple[Snapshot, Frames] | SnapshotId](
+        self._reader = CameraReader[tuple[Snapshot, Frames] | RawSnapshots | SnapshotId](
             camera,
             self._budget,
             self._network.wakeup.wake,
@@ -193,7 +197,7 @@ class AcquireNode:
             while self._phase is not AcquirePhase.ENDED:
                 # A full socket has room again long before the next frames are accepted.
                 urgent = self._reader.is_urgent or self._link.outbox.has_unsent
-                self._step(self._network.wait(urgent=urgent))
+                self._step(self._network.wait() if urgent else self._network.pause())
             if self._reader.failure is not None:
                 raise self._reader.failure
         finally:
@@ -226,8 +230,13 @@ class AcquireNode:
         self._note_safe(news.safe, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
+        raw: list[RawSnapshots] = []
         for acquired in self._reader.take():
-            self._accept(acquired, now_s)
+            if isinstance(acquired, RawSnapshots):
+                raw.append(acquired)
+            else:
+                self._accept(acquired, now_s)
+        self._hold_raw(raw, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._had_nodes = self._had_nodes or bool(self._dispatcher.peers)
@@ -243,8 +252,8 @@ class AcquireNode:
         """Release confirmed snapshots, or dispatch those that were confirmed to be kept."""
         for accepted in safe:
             if accepted.of in {"snapshot", "not_kept"}:
-                if self._in_flight.confirm_raw(accepted.seq):
-                    self._spool.confirm(accepted.seq)
+                for seq in self._in_flight.confirm_raw(accepted.seq):
+                    self._spool.confirm(seq)
                 snapshot = self._undecided.pop(accepted.seq, None)
                 if snapshot is not None and accepted.of == "snapshot":
                     self._dispatch(snapshot, now_s)
@@ -377,12 +386,14 @@ class AcquireNode:
         twice.
         """
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
-        self._in_flight.released = state.next_seq - len(state.snapshots)
+        self._in_flight.released = state.next_seq - len(state.snapshots) - len(state.raw)
         self._reason = state.ending or (_STOPPED if self._waits() else "")
         # A predecessor without nodes leaves snapshots that are raw alone. Without any left, it is
         # unknown.
-        raw_only = [snapshot.raw_only for snapshot in state.snapshots]
-        self._had_nodes = not raw_only or not all(raw_only)
+        self._had_nodes = bool(state.snapshots) or not state.raw
+        for raw in state.raw:
+            self._budget.hold(raw_bytes(raw))
+        self._hold_raw(state.raw, now_s)
         for snapshot in state.snapshots:
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)
@@ -390,7 +401,7 @@ class AcquireNode:
                 self._in_flight.settle(snapshot.id.seq)
             elif self._solves_kept:
                 self._undecided[snapshot.id.seq] = snapshot
-            elif not snapshot.raw_only:
+            else:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in state.lost:
             self._report_without_video(seq, state.epoch, DropReason.ACQUIRE_LOST, now_s)
@@ -490,7 +501,7 @@ class AcquireNode:
         else:
             self._drops.add(seq, epoch, reason)
 
-    def _keep(self, captured: Captured) -> tuple[Snapshot, Frames] | SnapshotId:
+    def _keep(self, captured: Captured) -> tuple[Snapshot, Frames] | RawSnapshots | SnapshotId:
         """Return the snapshot, written to the spool, where it survives a crash; its identity if
         there is no memory.
 
@@ -506,6 +517,19 @@ class AcquireNode:
         if frame is None:
             self._spool.number(captured.seq, captured.epoch, missed)
             return identity
+        if self._records_all_raw and self._solves_nothing:
+            row = RawRow(
+                frame.host_time_ns,
+                frame.camera_time_ns,
+                frame.frame_id,
+                captured.missed,
+                frame.chunks,
+            )
+            raw = RawSnapshots.one(identity, with_checksum(frame.counts), row, info)
+            self._spool.keep_raw(raw, missed)
+            # The true video, which some cameras supply, goes to reconstruct nodes alone.
+            self._budget.free(frame_bytes(frame) - raw_bytes(raw))
+            return raw
         snapshot = Snapshot(
             id=identity,
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
@@ -523,7 +547,6 @@ class AcquireNode:
             dropped_before=captured.missed,
             truth=frame.truth,
             chunks=frame.chunks,
-            raw_only=self._records_all_raw and self._solves_nothing,
         )
         is_sent = self._records_raw and snapshot.truth is None
         frames = encode(snapshot) if is_sent else ()
@@ -539,7 +562,7 @@ class AcquireNode:
         self._hold(snapshot, now_s, frames)
         if self._solves_kept:
             self._undecided[snapshot.id.seq] = snapshot
-        elif not snapshot.raw_only:
+        else:
             self._dispatch(snapshot, now_s)
 
     def _dispatch(self, snapshot: Snapshot, now_s: float) -> None:
@@ -554,11 +577,23 @@ class AcquireNode:
             snapshot.id.epoch,
             frame_bytes(snapshot),
             raw_pending=self._records_raw,
-            raw_only=snapshot.raw_only,
         )
         if self._records_raw:
             frames = frames or encode(dataclasses.replace(snapshot, truth=None))
             self._link.post(snapshot, now_s, frames=frames)
+
+    def _hold_raw(self, snapshots: Sequence[RawSnapshots], now_s: float) -> None:
+        """Hold snapshots that are only recorded until they are safe, and send many in a message."""
+        for group in in_groups(snapshots):
+            self._in_flight.hold(
+                group.id.seq,
+                group.id.epoch,
+                raw_bytes(group),
+                raw_pending=True,
+                raw_only=True,
+                count=len(group.rows),
+            )
+            self._link.post(group, now_s)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)

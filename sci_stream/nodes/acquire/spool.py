@@ -4,7 +4,8 @@ Written data belong to the kernel: they survive a crash of the process, but not 
 On a memory file system the cost is one copy of a snapshot and no disk access.
 
 A memory-mapped file has the series and its numbers. Each snapshot has a file of its own, named by
-its number, whose checksums show one that was written in part.
+its number, whose checksums show one that was written in part. Snapshots that are only recorded
+follow each other in one file.
 """
 
 from __future__ import annotations
@@ -16,28 +17,34 @@ import mmap
 import os
 import shutil
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgpack
 import numpy as np
 
 from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock, read_again
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.outbox import Frames
 from sci_stream.errors import StorageError, WireError
+from sci_stream.field_types import Chunks, Payload
 from sci_stream.file_guard import lock
-from sci_stream.model import SeriesInfo, Snapshot
+from sci_stream.model import COUNTS, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
 from sci_stream.wire.codec import decode, encode
 from sci_stream.wire.header import MAX_HEADER_BYTES
+from sci_stream.wire.messages import RawRow, RawSnapshots
+from sci_stream.wire.payload import PayloadDescription, pack_payload, unpack_payload
+from sci_stream.wire.schema import FieldError, MapSchema
 
 log = logging.getLogger(__name__)
 
 _MAGIC = b"SCISPOOL"
-_VERSION = 2
+_VERSION = 3
 _HEAD = np.dtype(
     [
         ("magic", "S8"),
@@ -65,15 +72,37 @@ _ASIDE = ".new"
 _DELIVERED = ".delivered"
 # A file for the next snapshot: with new pages of memory, 8 MiB take twice the time.
 _FREE = ".free"
+# A file of snapshots that are only recorded. It is used again once all of them are confirmed. So it
+# takes few: 32 of 256 x 256 pixels, 4 of 1024 x 1024.
+_RAW = ".raw"
+_RAW_SNAPSHOTS = 32
+_RAW_BYTES = 8 << 20
 # Before the parts of a snapshot: the CRC of their sizes and the header; the sizes of the header and
 # of up to two payloads.
 _CRC = struct.Struct("<I")
 _SIZES = struct.Struct("<IQQ")
 _PARTS_AT = _CRC.size + _SIZES.size
+# The header of a snapshot that is only recorded, before its chunks as msgpack: type of its counts
+# and their CRC, seq, epoch, the numbers of `RawRow`. A schema takes eight times as long.
+_ROW = struct.Struct("<BIQIQQQQ")
+_CHUNKS = MapSchema({"chunks": Chunks})
+_PAYLOAD = Payload(COUNTS, 2)
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 # Each is a file.
 _MAX_SNAPSHOTS = 1 << 16
 # Snapshots without a confirmed outcome: far more than any queue holds.
 _MAX_OPEN = 1 << 24
+
+
+@dataclass
+class _RawFile:
+    """A file of snapshots that are only recorded; ``number`` is −1 once it takes no more."""
+
+    path: str
+    number: int = -1
+    n_bytes: int = 0
+    written: int = 0
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,8 +112,8 @@ class RecoveredState:
     ``next_seq`` is the first unused number; the sink has confirmed every outcome below
     ``confirmed``; ``running_ns`` is the monotonic time of the camera's first start, 0 if it was not
     started; ``ending`` is the end reason of a series that was ending, otherwise ``""``; of
-    ``delivered`` snapshots only the raw counts were unconfirmed; ``corrupt`` counts files without a
-    readable snapshot.
+    ``delivered`` snapshots only the raw counts were unconfirmed; each of ``raw`` is one that is
+    only recorded; ``corrupt`` counts those that cannot be read.
     """
 
     info: SeriesInfo
@@ -96,6 +125,7 @@ class RecoveredState:
     ending: str
     snapshots: tuple[Snapshot, ...]
     delivered: frozenset[int]
+    raw: tuple[RawSnapshots, ...]
     corrupt: int
 
     @property
@@ -104,6 +134,7 @@ class RecoveredState:
         be recovered.
         """
         here = {snapshot.id.seq for snapshot in self.snapshots} - self.delivered
+        here.update(raw.id.seq for raw in self.raw)
         return (seq for seq in range(self.confirmed, self.next_seq) if seq not in here)
 
 
@@ -131,9 +162,9 @@ class Spool:
     """The snapshots of a rig that are not yet acknowledged, across its series and the restarts of
     its acquire node.
 
-    It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and
-    `number`, the node's loop the rest. It is locked while it is open; one that is unreadable, e.g.
-    of another release, is quarantined.
+    It takes nothing without a folder, and before `begin`. The camera thread calls `keep`,
+    `keep_raw` and `number`, the node's loop the rest. It is locked while it is open; one that is
+    unreadable, e.g. of another release, is quarantined.
 
     Raises `StorageError` if another acquire node has the spool open, or the folder named by the rig
     is unusable. An unusable folder of the supervisor only disables the spool.
@@ -182,6 +213,9 @@ class Spool:
         self._head = np.frombuffer(self._map, _HEAD, 1)[0]
         self._files: dict[int, str] = {}
         self._free: list[str] = []
+        self._raw_files: dict[int, _RawFile] = {}
+        self._raw_file: _RawFile | None = None
+        self._raw_lock = threading.Lock()
         self._first_confirmed = 0
         self._confirmed = IntervalSet()
 
@@ -206,7 +240,7 @@ class Spool:
                 state.info.series,
                 state.next_seq,
                 state.epoch + 1,
-                len(state.snapshots),
+                len(state.snapshots) + len(state.raw),
                 state.corrupt,
             )
             return state.info
@@ -264,6 +298,18 @@ class Spool:
         self.number(seq, snapshot.id.epoch, missed)
         return seq in self._files
 
+    def keep_raw(self, raw: RawSnapshots, missed: int) -> bool:
+        """Write one snapshot that is only recorded behind those before; otherwise as `keep`.
+
+        Raises ValueError if a receiver would refuse it.
+        """
+        seq = raw.id.seq
+        parts = _raw_parts(raw)
+        if self.max_snapshots and not self._append(seq, parts):
+            self.unspooled += 1
+        self.number(seq, raw.id.epoch, missed)
+        return seq in self._raw_files
+
     def number(self, seq: int, epoch: int, missed: int) -> None:
         """Record the next number and the frames missed by the camera so far."""
         self._head["numbering"] = (seq + 1, epoch, missed)
@@ -288,8 +334,12 @@ class Spool:
     def release(self, seq: int) -> None:
         """Release a snapshot."""
         if (path := self._files.pop(seq, None)) is not None:
-            with contextlib.suppress(OSError):
-                self._free.append(self._renamed(path, f"{seq}{_FREE}"))
+            self._recycle(path)
+        if (raw := self._raw_files.pop(seq, None)) is not None:
+            with self._raw_lock:
+                raw.held -= 1
+                if raw.number < 0 and not raw.held:
+                    self._recycle(raw.path)
 
     def end(self, reason: str) -> None:
         """Record that the series is ending: a process that resumes it acquires nothing more."""
@@ -319,6 +369,7 @@ class Spool:
             with contextlib.suppress(OSError):
                 self._path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+        self._close_raw_file()
         number, mapped = self._number, self._map
         self._map_file()
         with contextlib.suppress(BufferError):
@@ -329,7 +380,8 @@ class Spool:
         """Return the numbers of spooled snapshots and of those that did not fit."""
         if not self.max_snapshots:
             return {}
-        return {"spooled": len(self._files), "unspooled": self.unspooled}
+        spooled = len(self._files) + len(self._raw_files)
+        return {"spooled": spooled, "unspooled": self.unspooled}
 
     # --- files
 
@@ -338,20 +390,13 @@ class Spool:
         if len(self._files) >= self.max_snapshots:
             self._warn("it has as many snapshots as it may")
             return False
-        assert self._path is not None
-        path = self._free.pop() if self._free else f"{self._path}/{seq}{_FREE}"
-        lengths = [memoryview(part).nbytes for part in parts]
-        sizes = _SIZES.pack(*lengths, *[0] * (3 - len(lengths)))
-        # The payloads have checksums of their own in the header.
-        crc = _CRC.pack(zlib.crc32(parts[0], zlib.crc32(sizes)))
+        path = self._free_path(seq)
         try:
-            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            number = os.open(path, _WRITING, 0o600)
             try:
-                written = os.writev(number, [crc, sizes, *parts])
+                _write_record(number, 0, parts)
             finally:
                 os.close(number)
-            if written != _PARTS_AT + sum(lengths):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._files[seq] = self._renamed(path, str(seq))
         except OSError as error:
             self._warn(str(error.strerror))
@@ -359,6 +404,51 @@ class Spool:
                 Path(path).unlink()
             return False
         return True
+
+    def _append(self, seq: int, parts: Frames) -> bool:
+        """Write a snapshot that is only recorded; return whether there was room."""
+        file = self._raw_file
+        if file is not None and (file.written >= _RAW_SNAPSHOTS or file.n_bytes >= _RAW_BYTES):
+            self._close_raw_file()
+            file = None
+        path = self._free_path(seq) if file is None else ""
+        try:
+            if file is None:
+                file = self._raw_file = _RawFile(path, os.open(path, _WRITING, 0o600))
+            file.n_bytes += _write_record(file.number, file.n_bytes, parts)
+            if path:
+                file.path = self._renamed(path, f"{seq}{_RAW}")
+        except OSError as error:
+            self._warn(str(error.strerror))
+            self._close_raw_file()
+            if path:
+                with contextlib.suppress(OSError):
+                    Path(path).unlink()
+            return False
+        with self._raw_lock:
+            file.written += 1
+            file.held += 1
+        self._raw_files[seq] = file
+        return True
+
+    def _close_raw_file(self) -> None:
+        """Let the next snapshot begin another file."""
+        file = self._raw_file
+        self._raw_file = None
+        if file is None:
+            return
+        with self._raw_lock:
+            os.close(file.number)
+            file.number = -1
+            if file.written and not file.held:
+                self._recycle(file.path)
+
+    def _free_path(self, seq: int) -> str:
+        return self._free.pop() if self._free else f"{self._path}/{seq}{_FREE}"
+
+    def _recycle(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            self._free.append(self._renamed(path, f"{Path(path).stem}{_FREE}"))
 
     def _renamed(self, path: str, name: str) -> str:
         new = f"{self._path}/{name}"
@@ -376,27 +466,62 @@ class Spool:
 
     def _read(self, path: Path, series: str) -> Snapshot | None:
         """Return the snapshot in a file; None if it is corrupt or of another series."""
-        content = path.read_bytes() if path.is_file() else b""
-        if len(content) < _PARTS_AT:
-            return None
-        sizes = content[_CRC.size : _PARTS_AT]
-        at = _PARTS_AT
-        parts = []
-        for size in filter(None, _SIZES.unpack(sizes)):
-            parts.append(content[at : at + size])
-            at += size
-        crc = _CRC.pack(zlib.crc32(b"".join(parts[:1]), zlib.crc32(sizes)))
-        # A file that was used before may be longer.
-        if at > len(content) or not content.startswith(crc):
+        parts, end = _read_record(path.read_bytes() if path.is_file() else b"", 0)
+        if not parts:
             return None
         try:
-            snapshot = decode([b"snapshot", *parts], at)
+            snapshot = decode([b"snapshot", *parts], end)
         except WireError as error:
             log.warning("corrupt spooled snapshot ignored: %s", error)
             return None
         assert isinstance(snapshot, Snapshot)
         is_named_so = (snapshot.id.series, str(snapshot.id.seq)) == (series, path.stem)
         return snapshot if is_named_so else None
+
+    def _read_raw(
+        self, path: Path, info: SeriesInfo, confirmed: int
+    ) -> Iterator[RawSnapshots | None]:
+        """Yield the snapshots of a file from ``confirmed`` up, each by itself; None for a damaged
+        one.
+
+        Those behind a header that is damaged are not found.
+        """
+        content = path.read_bytes() if path.is_file() else b""
+        file = _RawFile(str(path))
+        before = -1
+        parts, end = _read_record(content, 0)
+        while parts:
+            try:
+                dtype, crc, seq, epoch, *numbers = _ROW.unpack_from(parts[0])
+                # Behind those of this use, a file may have some of an earlier use.
+                if seq <= before:
+                    break
+                before = seq
+                described = PayloadDescription(
+                    "counts", COUNTS[dtype], [info.height_px, info.width_px], crc
+                )
+                counts = unpack_payload(_PAYLOAD, described, memoryview(parts[1]), end)
+                host_time, camera_time, frame_id, dropped = (n >> 1 if n else None for n in numbers)
+                row = RawRow(
+                    host_time or 0,
+                    camera_time,
+                    frame_id,
+                    dropped or 0,
+                    msgpack.unpackb(parts[0][_ROW.size :]),
+                )
+                identity = SnapshotId(info.series, epoch, seq)
+                snapshot = RawSnapshots.one(identity, counts, row, info)
+            except (ValueError, IndexError, struct.error, WireError, FieldError) as error:
+                log.warning("corrupt spooled snapshot ignored: %s", error)
+                yield None
+            else:
+                if seq >= confirmed:
+                    file.held += 1
+                    self._raw_files[seq] = file
+                    yield snapshot
+            parts, end = _read_record(content, end)
+        if not file.held:
+            path.unlink()
 
     def _recover(self, info: SeriesInfo) -> RecoveredState:
         """Return the state that the spool has, without its corrupt files.
@@ -415,11 +540,17 @@ class Spool:
                 f"its numbers are damaged: next {next_seq}, confirmed {confirmed}, epoch {epoch}"
             )
         recovered: dict[int, Snapshot] = {}
+        raw: list[RawSnapshots] = []
         delivered = set[int]()
         corrupt = 0
         assert self._path is not None
         for path in self._path.iterdir():
             if path.name == _SERIES:
+                continue
+            if path.suffix == _RAW:
+                read = list(self._read_raw(path, info, confirmed))
+                raw += [one for one in read if one is not None]
+                corrupt += read.count(None)
                 continue
             is_free = path.suffix == _FREE
             snapshot = None if is_free else self._read(path, info.series)
@@ -434,7 +565,7 @@ class Spool:
                 delivered.add(seq)
         return RecoveredState(
             info=info,
-            next_seq=max([next_seq, *(seq + 1 for seq in recovered)]),
+            next_seq=max([next_seq, *(seq + 1 for seq in [*recovered, *self._raw_files])]),
             epoch=epoch,
             camera_missed=missed,
             confirmed=confirmed,
@@ -442,8 +573,69 @@ class Spool:
             ending=head["reason"].decode(errors="replace") if head["is_ending"] else "",
             snapshots=tuple(recovered[seq] for seq in sorted(recovered)),
             delivered=frozenset(delivered),
+            raw=tuple(sorted(raw, key=lambda one: one.id.seq)),
             corrupt=corrupt,
         )
+
+
+def _raw_parts(raw: RawSnapshots) -> Frames:
+    """Return header and counts of one snapshot. Raises ValueError if they cannot be sent."""
+    row = raw.rows[0]
+    try:
+        payload, counts = pack_payload(_PAYLOAD, "counts", raw.counts[0])
+        header = _ROW.pack(
+            COUNTS.index(payload.dtype),
+            payload.crc32,
+            raw.id.seq,
+            raw.id.epoch,
+            _number(row.host_time_ns),
+            _number(row.camera_time_ns),
+            _number(row.camera_frame_id),
+            _number(row.dropped_before),
+        )
+        chunks = _CHUNKS.read(_CHUNKS.dump(row))["chunks"] if row.chunks else {}
+    except (FieldError, struct.error) as error:
+        raise ValueError(f"this snapshot cannot be sent: {error}") from None
+    return [header + msgpack.packb(chunks), counts]
+
+
+def _number(count: int | None) -> int:
+    """Return a count of at most 63 bits, or None, as a number that 64 bits hold."""
+    return 0 if count is None else count << 1 | 1
+
+
+def _write_record(number: int, at: int, parts: Frames) -> int:
+    """Write the header and payloads of a snapshot into a file; return their length.
+
+    Raises OSError, also if there is no room for all.
+    """
+    lengths = [memoryview(part).nbytes for part in parts]
+    sizes = _SIZES.pack(*lengths, *[0] * (3 - len(lengths)))
+    # The payloads have checksums of their own in the header.
+    crc = _CRC.pack(zlib.crc32(parts[0], zlib.crc32(sizes)))
+    length = _PARTS_AT + sum(lengths)
+    if os.pwritev(number, [crc, sizes, *parts], at) != length:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return length
+
+
+def _read_record(content: bytes, at: int) -> tuple[list[bytes], int]:
+    """Return the header and payloads that begin ``at`` a byte, none if they are not complete; and
+    where they end.
+    """
+    sizes = content[at + _CRC.size : at + _PARTS_AT]
+    if len(sizes) < _SIZES.size:
+        return [], at
+    end = at + _PARTS_AT
+    parts = []
+    for size in filter(None, _SIZES.unpack(sizes)):
+        parts.append(content[end : end + size])
+        end += size
+    crc = _CRC.pack(zlib.crc32(b"".join(parts[:1]), zlib.crc32(sizes)))
+    # A file that was used before may be longer.
+    if end > len(content) or not content.startswith(crc, at):
+        return [], at
+    return parts, end
 
 
 @contextlib.contextmanager

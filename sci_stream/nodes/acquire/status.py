@@ -15,6 +15,7 @@ from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
 from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.sink_client import SinkClient
+from sci_stream.wire.messages import RawSnapshots
 
 if TYPE_CHECKING:
     from sci_stream.health.metrics import Value
@@ -39,7 +40,7 @@ class AcquirePhase(enum.StrEnum):
 class AcquireReport:
     """Derive the status of an acquire node from its parts."""
 
-    reader: CameraReader[tuple[Snapshot, Frames] | SnapshotId]
+    reader: CameraReader[tuple[Snapshot, Frames] | RawSnapshots | SnapshotId]
     dispatcher: Dispatcher
     link: SinkClient
     spool: Spool

@@ -4,6 +4,7 @@ loop.
 
 from __future__ import annotations
 
+import select
 import time
 from typing import Literal
 
@@ -82,6 +83,14 @@ class NodeNetwork:
         time, s.
         """
         self._poller.poll(_POLL_MS if urgent else _UNHURRIED_MS)
+        self.wakeup.clear()
+        return time.monotonic()
+
+    def pause(self) -> float:
+        """Wait for a wake-up, or 100 ms: messages wait as well; return the monotonic time, s."""
+        waiting = select.poll()
+        waiting.register(self.wakeup.fd, select.POLLIN)
+        waiting.poll(_UNHURRIED_MS)
         self.wakeup.clear()
         return time.monotonic()
 

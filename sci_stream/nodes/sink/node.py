@@ -60,6 +60,7 @@ from sci_stream.wire.messages import (
     Dropped,
     Heartbeat,
     Message,
+    RawSnapshots,
     SeriesEnd,
     Welcome,
     acknowledgement_of,
@@ -234,7 +235,7 @@ class SinkNode:
                     # acquire node announces the same series again.
                     self._server.reply(identity, CalibrationRequest(hash=message.calibration_hash))
                 self._begin_announced()
-            case Snapshot() | Reconstruction():
+            case Snapshot() | RawSnapshots() | Reconstruction():
                 self._pass_to_series(message.id.series, identity, message, now_s)
             case Dropped() | SeriesEnd():
                 self._pass_to_series(message.series, identity, message, now_s)
@@ -247,7 +248,7 @@ class SinkNode:
         self,
         name: str,
         identity: bytes,
-        message: Snapshot | Reconstruction | Dropped | SeriesEnd,
+        message: Snapshot | RawSnapshots | Reconstruction | Dropped | SeriesEnd,
         now_s: float,
     ) -> None:
         series = self._series
@@ -265,7 +266,7 @@ class SinkNode:
             self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
         elif series.receive(identity, message, now_s):
             self._acknowledge(identity, message)
-        elif isinstance(message, Snapshot) and message.raw_only and self._preview is not None:
+        elif isinstance(message, RawSnapshots) and self._preview is not None:
             self._preview.publish_raw(message, now_s)
 
     def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:

@@ -13,7 +13,7 @@ from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
 from sci_stream.file_guard import writing
-from sci_stream.model import JsonObject, SeriesInfo, Snapshot
+from sci_stream.model import JsonObject, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
     MIB,
     Item,
@@ -25,6 +25,7 @@ from sci_stream.nodes.sink.series_recording import (
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.segments import closing_bytes, disk_share, free_bytes
+from sci_stream.wire.messages import RawSnapshots
 
 log = logging.getLogger(__name__)
 
@@ -237,17 +238,19 @@ class Recorder:
     def submit(self, data: Recordable, on_durable: OnDurable = lambda _written: None) -> None:
         """Queue data, whose arrays must not be changed afterwards.
 
-        ``on_durable`` is called once, at once if nothing is recorded.
+        ``on_durable`` is called once, for each of `RawSnapshots`, and at once if nothing is
+        recorded.
         """
         item = Item(data, on_durable)
         with self._changed:
             if self.is_on:
                 self._queue.append(item)
                 self._queue_bytes += item.n_bytes
-                if not (isinstance(data, Snapshot) and data.raw_only):
+                if not isinstance(data, RawSnapshots):
                     self._changed.notify_all()
                 return
-        on_durable(Written.LOST if self.is_wanted else Written.OFF)
+        for _ in item.parts():
+            on_durable(Written.LOST if self.is_wanted else Written.OFF)
 
     def _take(self) -> list[Item] | None:
         """Return queued items, at most a batch; empty after an idle moment; None at the end."""

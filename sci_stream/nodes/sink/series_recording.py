@@ -8,11 +8,11 @@ import enum
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
@@ -28,7 +28,7 @@ from sci_stream.recording.layout import Compression
 from sci_stream.recording.segments import free_bytes, recording_path
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.wire.codec import payload_bytes
-from sci_stream.wire.messages import Dropped
+from sci_stream.wire.messages import Dropped, RawSnapshots
 
 _LOG = logging.getLogger(__name__)
 MIB = 1 << 20
@@ -66,7 +66,8 @@ class RecorderState(enum.StrEnum):
 
 
 OnDurable = Callable[[Written], None]
-"""Called once per accepted item in the recorder's thread; must be fast and must not block."""
+"""Called once per accepted item, and for each of `RawSnapshots` in order, in the recorder's thread;
+must be fast and must not block."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,18 @@ class NotKept:
     seq: int
 
 
-Recordable = Snapshot | Reconstruction | Dropped | NotKept | LedgerNote | SettingChange | Event
-"""A raw snapshot, a result, the outcome of snapshots without video, or a note beside them."""
+OfSnapshot = Snapshot | RawSnapshots | Reconstruction | Dropped
+"""A message that is recorded and counted: raw snapshots, a result, or the outcome of snapshots
+without one."""
+Recordable = OfSnapshot | NotKept | LedgerNote | SettingChange | Event
+"""Such a message, the outcome of a snapshot without one, or a note beside them."""
+_WITH_ARRAYS = (Snapshot, RawSnapshots, Reconstruction)
+
+
+class RawSnapshot(NamedTuple):
+    """One of `RawSnapshots`: its counts are its outcome."""
+
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True)
@@ -101,8 +112,17 @@ class Item:
     @functools.cached_property
     def n_bytes(self) -> int:
         """Its size in the queue."""
-        arrays = payload_bytes(self.data) if isinstance(self.data, Snapshot | Reconstruction) else 0
+        arrays = payload_bytes(self.data) if isinstance(self.data, _WITH_ARRAYS) else 0
         return arrays + _ITEM_OVERHEAD_BYTES
+
+    def parts(self) -> Iterator[Recordable | RawSnapshot]:
+        """Yield the data, of `RawSnapshots` each snapshot: one that cannot be written does not
+        spoil the others.
+        """
+        if isinstance(self.data, RawSnapshots):
+            yield from map(RawSnapshot, self.data.snapshots())
+        else:
+            yield self.data
 
 
 class SeriesRecording:
@@ -194,13 +214,14 @@ class SeriesRecording:
 
     def write(self, batch: list[Item]) -> None:
         """Write a batch, flush once, then call the callbacks."""
-        results = [Written.LOST] * len(batch)
+        parts = [(item, part) for item in batch for part in item.parts()]
+        results = [Written.LOST] * len(parts)
         if batch and self.state is RecorderState.RECORDING:
-            error = self._write_all(batch, results)
+            error = self._write_all([part for _, part in parts], results)
             if error is not None:
                 self._stop(RecorderState.FAILED, str(error))
             self._sync()
-        for item, result in zip(batch, results, strict=True):
+        for (item, _), result in zip(parts, results, strict=True):
             try:
                 item.on_durable(result)
             except Exception:  # a caller's error must not end the recording
@@ -271,11 +292,13 @@ class SeriesRecording:
         self._journal.append("segment_started", {"file": self.writer.path.name})
         self._sync()
 
-    def _write_all(self, batch: list[Item], results: list[Written]) -> Exception | None:
+    def _write_all(
+        self, parts: list[Recordable | RawSnapshot], results: list[Written]
+    ) -> Exception | None:
         error: Exception | None = None
         try:
-            for index, item in enumerate(batch):
-                results[index] = self._write_item(item.data)
+            for index, part in enumerate(parts):
+                results[index] = self._write_part(part)
         except Exception as failure:  # whatever fails, earlier items are written
             error = failure
         try:
@@ -287,11 +310,13 @@ class SeriesRecording:
             error = error or failure
         return error
 
-    def _write_item(self, data: Recordable) -> Written:
+    def _write_part(self, data: Recordable | RawSnapshot) -> Written:
         try:
             match data:
                 case Snapshot():
                     self.writer.write_raw(data)
+                case RawSnapshot(snapshot):
+                    self.writer.write_raw(snapshot, is_outcome=True)
                 case Reconstruction():
                     self.writer.write_reconstruction(data)
                 case Dropped():

@@ -24,7 +24,7 @@ from sci_stream.errors import InputError
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
-from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
+from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, OfSnapshot, Written
 from sci_stream.nodes.sink.solvers import KnownSolvers, Solvers
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import SeriesStatus
@@ -43,6 +43,7 @@ from sci_stream.wire.messages import (
     MAX_RUN,
     Accepted,
     Dropped,
+    RawSnapshots,
     SeriesEnd,
     acknowledgement_of,
 )
@@ -61,10 +62,6 @@ _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
 # The file is written before each acknowledgement; the journal has every change.
 _SAVED_CHANGES = 48
-
-OfSnapshot = Snapshot | Reconstruction | Dropped
-"""A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots
-without one."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class SeriesSession:
         # Reported without video while their raw counts wait for the recorder, which may lose them.
         self._awaiting_raw = set[int]()
         self._pending: dict[Accepted, _Pending] = {}
-        self._written = queue.SimpleQueue[tuple[Accepted, Written]]()
+        self._written = queue.SimpleQueue[tuple[Accepted, list[Written]]]()
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
@@ -234,16 +231,19 @@ class SeriesSession:
         """Return whether the snapshot of a message can exist, as far as the acquire node has
         reported.
         """
-        last = message.seqs[-1] if isinstance(message, Dropped) else message.id.seq
-        return self.ledger.expects(last, self._ahead)
+        return self.ledger.expects(_seqs_of(message)[-1], self._ahead)
 
     def mismatch_reason(self, message: OfSnapshot) -> str:
         """Return why the arrays of a message cannot be of this series, ``""`` if they can."""
         info = self.statistics.info
         shape = (info.height_px, info.width_px)
         match message:
-            case Snapshot() if message.counts.shape != shape:
-                return f"counts of {message.counts.shape} pixels, expected {shape}"
+            case RawSnapshots() if self._triggered is not None:
+                return "snapshots without a decision: only events are recorded"
+            case Snapshot() | RawSnapshots():
+                for counts in [message.counts] if isinstance(message, Snapshot) else message.counts:
+                    if counts.shape != shape:
+                        return f"counts of {counts.shape} pixels, expected {shape}"
             case Reconstruction() if message.video.shape != (info.n_frames, *shape):
                 return (
                     f"a video of (B, H, W) = {message.video.shape}, expected "
@@ -281,12 +281,11 @@ class SeriesSession:
         triggered = self._triggered
         if isinstance(message, Snapshot):
             seq = message.id.seq
-            has_outcome = triggered is not None or message.raw_only
+            has_outcome = triggered is not None
             return seq in self._raw_safe or (has_outcome and self.ledger.is_settled(seq))
-        seqs = message.seqs if isinstance(message, Dropped) else [message.id.seq]
         return all(
             self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered)
-            for seq in seqs
+            for seq in _seqs_of(message)
         )
 
     # --- triggered recording
@@ -365,11 +364,9 @@ class SeriesSession:
         match message:
             case Reconstruction():
                 return self._accept_reconstruction(message, now_s)
-            case Dropped():
+            case Dropped() | RawSnapshots():
                 for seq in message.seqs:
                     self._show(self._reorder.skip(seq, now_s))
-            case Snapshot() if message.raw_only:
-                self._show(self._reorder.skip(message.id.seq, now_s))
         return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
@@ -379,9 +376,9 @@ class SeriesSession:
         due = self._acknowledgements
         self._acknowledgements = []
         while not self._written.empty():
-            key, written = self._written.get()
+            key, results = self._written.get()
             pending = self._pending.pop(key)
-            self._settle(pending.message, written)
+            self._settle(pending.message, results)
             if isinstance(pending.message, NotKept):
                 key = dataclasses.replace(key, of="not_kept")
             due += [(sender, key) for sender in pending.senders]
@@ -430,18 +427,25 @@ class SeriesSession:
 
     def _queue(self, key: Accepted) -> None:
         """Submit a pending message to the recorder."""
+        results: list[Written] = []
 
         def done(written: Written) -> None:  # also called from the recorder's thread
-            self._written.put((key, written))
-            if self._written.qsize() == 1:
+            results.append(written)
+            if len(results) < count:
+                return
+            self._written.put((key, results))
+            # Nothing waits for those that are only recorded: the next turn acknowledges them.
+            if self._written.qsize() == 1 and not isinstance(message, RawSnapshots):
                 self._callbacks.wake()
 
         pending = self._pending[key]
         if isinstance(pending.message, Dropped):
             pending.message = self._with_outcome(pending.message)
         message = pending.message
-        if isinstance(message, Snapshot) and not self._rig.record.raw:
-            done(Written.OFF)
+        count = len(message.rows) if isinstance(message, RawSnapshots) else 1
+        if isinstance(message, Snapshot | RawSnapshots) and not self._rig.record.raw:
+            for _ in range(count):
+                done(Written.OFF)
         else:
             self.recorder.submit(message, done)
 
@@ -457,15 +461,17 @@ class SeriesSession:
 
     # --- ledger
 
-    def _settle(self, message: OfSnapshot | NotKept, written: str) -> None:
+    def _settle(self, message: OfSnapshot | NotKept, results: list[Written]) -> None:
         """Count a message that the recorder has written or, as it says, has not."""
+        written = results[0]
         match message:
+            case RawSnapshots():
+                for seq, each in zip(message.seqs, results, strict=True):
+                    self._settle_raw_only(seq, message.id.epoch, each)
             case Snapshot():
                 if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
-                if message.raw_only:
-                    self._settle_raw_only(message)
-                elif self._triggered is not None:
+                if self._triggered is not None:
                     self._raw_is_decided(message.id.seq)
                 elif message.id.seq in self._awaiting_raw:
                     self._awaiting_raw.remove(message.id.seq)
@@ -478,12 +484,13 @@ class SeriesSession:
             case NotKept():
                 self.ledger.settle(message.seq, Outcome.NOT_KEPT)
 
-    def _settle_raw_only(self, snapshot: Snapshot) -> None:
-        seq = snapshot.id.seq
+    def _settle_raw_only(self, seq: int, epoch: int, written: Written) -> None:
+        if written == Written.WRITTEN:
+            self._raw_safe.add(seq)
         if seq in self._raw_safe:
             self.ledger.settle(seq, Outcome.RAW_ONLY)
             return
-        report = self._with_outcome(Dropped(self.name, snapshot.id.epoch, seq, "", "raw_only"))
+        report = self._with_outcome(Dropped(self.name, epoch, seq, "", "raw_only"))
         self.ledger.settle(seq, Outcome.DROPPED, report.reason)
         self.recorder.submit(report)
 
@@ -658,16 +665,23 @@ class SeriesSession:
         return dataclasses.replace(status, lost=lost, unreadable=self._unreadable)
 
 
+def _seqs_of(message: OfSnapshot) -> range:
+    """Return the snapshots of a message."""
+    if isinstance(message, Dropped | RawSnapshots):
+        return message.seqs
+    return range(message.id.seq, message.id.seq + 1)
+
+
 def _in_runs(due: list[tuple[bytes, Accepted]]) -> list[tuple[bytes, Accepted]]:
     """Return the same acknowledgements, one for each run of consecutive snapshots."""
     runs: list[tuple[bytes, Accepted, int]] = []
     for sender, key in due:
         before, first, count = runs[-1] if runs else (b"", key, MAX_RUN)
         follows = (sender, key.of, key.seq) == (before, first.of, first.seq + count)
-        if follows and count < MAX_RUN:
-            runs[-1] = (sender, first, count + 1)
+        if follows and count + key.count <= MAX_RUN:
+            runs[-1] = (sender, first, count + key.count)
         else:
-            runs.append((sender, key, 1))
+            runs.append((sender, key, key.count))
     return [(sender, dataclasses.replace(key, count=count)) for sender, key, count in runs]
 
 

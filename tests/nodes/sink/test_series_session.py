@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import threading
@@ -24,6 +23,7 @@ from sci_stream.nodes.sink.series_recording import Item, RecorderState, SeriesRe
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.series import RecordedSeries
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd
 from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series
@@ -319,7 +319,7 @@ def test_configured_recording_can_be_stopped(series: Series, tmp_path: Path) -> 
 def test_raw_only_snapshots_have_their_outcome_once_written(series: Series, tmp_path: Path) -> None:
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(5):
-        snapshot = dataclasses.replace(series.snapshot(seq), raw_only=True)
+        snapshot = series.raw_snapshots(seq)
         assert not opened.receive(b"acquire", snapshot, 0.0)
     acknowledged: list[int] = []
     while len(acknowledged) < 5:
@@ -339,7 +339,7 @@ def test_raw_only_snapshot_that_cannot_be_written_is_dropped(
 ) -> None:
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     monkeypatch.setattr("sci_stream.recording.writer.RecordingWriter._write_frames", disk_error)
-    snapshot = dataclasses.replace(series.snapshot(0), raw_only=True)
+    snapshot = series.raw_snapshots(0)
     opened.receive(b"acquire", snapshot, 0.0)
     while not acknowledged_seqs(opened):
         time.sleep(0.002)
@@ -348,11 +348,74 @@ def test_raw_only_snapshot_that_cannot_be_written_is_dropped(
     opened.abandon()
 
 
+def settled(session: SeriesSession, count: int) -> list[Accepted]:
+    """Wait until so many snapshots are acknowledged; return the acknowledgements."""
+    accepted: list[Accepted] = []
+    while sum(one.count for one in accepted) < count:
+        accepted += [one for _, one in session.take_acknowledgements()]
+        time.sleep(0.002)
+    return accepted
+
+
+def test_raw_snapshots_are_acknowledged_together(series: Series, tmp_path: Path) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    assert not opened.receive(b"acquire", series.raw_snapshots(0, 6), 0.0)
+    assert settled(opened, 6) == [Accepted("run-1", 0, "snapshot", count=6)]
+    # A sender that has crashed joins them differently.
+    assert opened.receive(b"acquire", series.raw_snapshots(2, 4), 0.0), "all are safe"
+    assert not opened.receive(b"acquire", series.raw_snapshots(4, 5), 0.0), "three are new"
+    assert settled(opened, 5) == [Accepted("run-1", 4, "snapshot", count=5)]
+    assert opened.ledger.counts()["raw_only"] == 9
+    opened.end(b"acquire", SeriesEnd("run-1", 9, "finished"))
+    assert opened.close().incomplete_reason == ""
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.seqs_with_outcome("raw_only") == list(range(9))
+        for seq in range(9):
+            np.testing.assert_array_equal(recording.raw(seq), series.counts(seq))
+
+
+def test_raw_snapshot_that_does_not_fit_spoils_no_other(series: Series, tmp_path: Path) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    raw = series.raw_snapshots(0, 4)
+    # Counts that the recording cannot hold without loss.
+    raw.counts[2] = np.full(raw.counts[2].shape, 0.5, np.float32)
+    opened.receive(b"acquire", raw, 0.0)
+    assert settled(opened, 4) == [Accepted("run-1", 0, "snapshot", count=4)]
+    counts = opened.ledger.counts()
+    assert (counts["raw_only"], counts["dropped"]) == (3, {DropReason.NOT_RECORDED: 1})
+    opened.end(b"acquire", SeriesEnd("run-1", 4, "finished"))
+    opened.close()
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert recording.seqs_with_outcome("raw_only") == [0, 1, 3]
+        assert recording.outcome(2) == ("dropped", "not_recorded")
+
+
+def test_disk_that_fails_between_raw_snapshots_loses_the_rest(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    write = RecordingWriter._write_frames
+
+    def until_third(self: RecordingWriter, name: str, row: int, data: np.ndarray) -> None:
+        if row >= 2:
+            disk_error()
+        write(self, name, row, data)
+
+    monkeypatch.setattr(RecordingWriter, "_write_frames", until_third)
+    opened.receive(b"acquire", series.raw_snapshots(0, 5), 0.0)
+    settled(opened, 5)
+    counts = opened.ledger.counts()
+    assert counts["raw_only"] + counts["dropped"][DropReason.NOT_RECORDED] == 5
+    opened.abandon()
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert len(recording.seqs_with_outcome("raw_only")) >= counts["raw_only"]
+
+
 def test_raw_only_outcome_survives_a_restart_without_ledger_file(
     series: Series, tmp_path: Path
 ) -> None:
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
-    opened.receive(b"acquire", dataclasses.replace(series.snapshot(0), raw_only=True), 0.0)
+    opened.receive(b"acquire", series.raw_snapshots(0), 0.0)
     while not acknowledged_seqs(opened):
         time.sleep(0.002)
     opened.abandon()
@@ -364,7 +427,7 @@ def test_raw_only_outcome_survives_a_restart_without_ledger_file(
 def test_raw_only_snapshot_while_recording_is_off_is_dropped(
     open_series: SeriesSession, series: Series
 ) -> None:
-    snapshot = dataclasses.replace(series.snapshot(0), raw_only=True)
+    snapshot = series.raw_snapshots(0)
     assert not open_series.receive(b"acquire", snapshot, 0.0)
     open_series.take_acknowledgements()
     assert open_series.ledger.counts()["dropped"] == {DropReason.RECORDING_OFF: 1}

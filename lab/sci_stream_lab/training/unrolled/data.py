@@ -8,6 +8,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,6 +28,9 @@ from sci_stream_lab.training.mosaics import PHASE
 from sci_stream_lab.training.settings import TrainingSettings
 from sci_stream_lab.training.unrolled.masks import moving_masks
 from sci_stream_lab.training.unrolled.samples import (
+    SHORT,
+    SHORT_SHARE,
+    WARM_SHARE,
     CodedSamples,
     StartOf,
     Teacher,
@@ -34,6 +38,7 @@ from sci_stream_lab.training.unrolled.samples import (
     draw_n_frames,
     draw_solve,
     finish_iterations,
+    solved_past,
 )
 from sci_stream_lab.training.video.clips import LEAST_FRAMES
 from sci_stream_lab.training.video.scenes import MosaicScenes, Scenes, Video, centre
@@ -181,12 +186,23 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> list[CodedSamples]:
         start_of, size = StartOf(self._before, self._solver, self._device), self._settings.clip_px
-        solves = (
-            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size)
-            for _ in range(number)
+        short = rng.random() < SHORT_SHARE
+        draw = partial(
+            draw_solve,
+            *(rng, self._scenes, self._measured, start_of),
+            n_frames=n_frames,
+            size=size,
+            warm_share=1.0 if short else WARM_SHARE,
+            past_of=solved_past,
         )
-        iterations = [int(rng.choice(_ITERATIONS, p=_LIKELY)) for _ in range(number)]
-        teacher = self._teacher if rng.random() < self._settings.taught_share else None
+        solves = (draw() for _ in range(number))
+        if short:
+            iterations = [int(rng.choice(SHORT)) for _ in range(number)]
+        else:
+            iterations = [int(rng.choice(_ITERATIONS, p=_LIKELY)) for _ in range(number)]
+        # The teacher begins cold, which is worse than a warm start.
+        taught = not short and rng.random() < self._settings.taught_share
+        teacher = self._teacher if taught else None
         return [
             finish_iterations(solve, n, teacher)
             for solve, n in zip(solves, iterations, strict=True)

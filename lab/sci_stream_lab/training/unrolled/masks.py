@@ -7,6 +7,7 @@ part of masks that were measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,10 @@ _SMALL_SHARE, _SMALL, _LARGE_SHARE = 0.35, 0.35, 0.14
 # of all with large errors, those with another share of the light at an end, as where a stage turns
 # (measured: up to 2.2).
 _DISPLACED_SHARE, _DWELL_SHARE, _DWELL = 0.4, 0.4, (0.5, 2.2)
+# Samples of any masks whose frames have other light than the solver assumes.
+_LIGHT_SHARE = 0.25
+# Limits of the spread of that light, as an estimate of it leaves.
+_LIGHT = (0.01, 0.05)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +51,17 @@ def draw_pair(
     measured
         Stacks of measured masks to cut from.
     """
-    masks = _class(rng, n_frames, size, measured)
+    pair = _with_errors(rng, n_frames, _class(rng, n_frames, size, measured))
+    if rng.random() >= _LIGHT_SHARE:
+        return pair
+    spread = math.exp(rng.uniform(*np.log(_LIGHT)))
+    light = 1 + spread * rng.standard_normal((n_frames, 1, 1), np.float32)
+    return MaskPair(pair.known, pair.true * light / light.mean())
+
+
+def _with_errors(
+    rng: np.random.Generator, n_frames: int, masks: Callable[[float], Video]
+) -> MaskPair:
     known, chance = masks(0.0), rng.random()
     if chance < _SMALL_SHARE:
         return MaskPair(known, disturb_masks(rng, known, _SMALL))

@@ -7,7 +7,7 @@ All shares and ranges were chosen, not tuned.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +30,20 @@ _FRAMES = (4, 6, 8, 10, 12, 14, 16, 20, 24)
 _LIKELY = (0.08, 0.08, 0.36, 0.1, 0.1, 0.12, 0.08, 0.04, 0.04)
 WARM_SHARE = 0.12
 """How often a solve continues a video."""
+SHORT_SHARE = 0.3
+"""How often a draw has short solves that continue a video, as live ones are: a class of its own,
+since the errors of their start are few and large."""
+SHORT = (4, 5, 6)
+"""Iterations of short solves."""
 _SATURATED_SHARE = 0.06
 # Shares with a sensor in low light and in good light, with limits of read noise and of electrons
 # (`sensed`).
 _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
 _BRIGHT_SHARE, _BRIGHT = 0.35, ((0.0005, 0.01), (3e3, 1e5))
-# Part of the error of its start that the preceding video still has.
+# Part of the error of its start that the preceding video still has, where it is not solved.
 _PAST_ERROR = (0.15, 0.7)
+# Iterations of the preceding solve.
+_PAST_ITERATIONS = (8, 12, 16)
 
 
 class StartedSolve(NamedTuple):
@@ -64,6 +71,25 @@ def draw_n_frames(rng: np.random.Generator) -> int:
     return int(rng.choice(_FRAMES, p=_LIKELY))
 
 
+def guessed_past(rng: np.random.Generator, before: StartedSolve) -> torch.Tensor:
+    """Return a possible result of a solve: errors as its start has, but smaller."""
+    return before.truth + rng.uniform(*_PAST_ERROR) * (before.start.v - before.truth)
+
+
+def solved_past(rng: np.random.Generator, before: StartedSolve) -> torch.Tensor:
+    """Return the result of a solve."""
+    engine, measurement, start, _truth = before
+    return _last(engine.solve(measurement, start, int(rng.choice(_PAST_ITERATIONS))))
+
+
+def _last(estimates: Iterator[torch.Tensor]) -> torch.Tensor:
+    (last,) = deque(estimates, maxlen=1)
+    return last
+
+
+PastOf = Callable[[np.random.Generator, StartedSolve], torch.Tensor]
+
+
 @torch.no_grad()
 def draw_solve(
     rng: np.random.Generator,
@@ -74,10 +100,11 @@ def draw_solve(
     n_frames: int,
     size: int,
     warm_share: float = WARM_SHARE,
+    past_of: PastOf = guessed_past,
 ) -> StartedSolve:
     """Draw a snapshot of a scene and find its start: the same for the same state of ``rng``.
 
-    ``warm_share``: how often a video precedes it.
+    ``warm_share``: how often a video precedes it; ``past_of`` gives that video.
     """
     warm = rng.random() < warm_share
     video = scenes.draw(rng, 2 * n_frames if warm else n_frames, size)
@@ -86,8 +113,7 @@ def draw_solve(
     if not warm:
         return start_of(masks.known, *exposed(rng, truth, masks), truth=truth)
     before = start_of(masks.known, *exposed(rng, video[:n_frames], masks), truth=video[:n_frames])
-    # A possible result of the preceding snapshot's solve: errors as its start has, but smaller.
-    past = before.truth + rng.uniform(*_PAST_ERROR) * (before.start.v - before.truth)
+    past = past_of(rng, before)
     return start_of(masks.known, *exposed(rng, truth, masks), truth=truth, past=past)
 
 
@@ -168,11 +194,8 @@ class Teacher:
     def __call__(self, calibration: Calibration, measurement: Measurement) -> torch.Tensor:
         """Return the video of a measurement, (1, B, H, W), from the start that needs no other."""
         engine = Engine(calibration, self._denoiser, self._device, self._settings)
-        (last,) = deque(
-            engine.solve(measurement, engine.initialize(measurement, None), self._iterations),
-            maxlen=1,
-        )
-        return last
+        start = engine.initialize(measurement, None)
+        return _last(engine.solve(measurement, start, self._iterations))
 
 
 @torch.no_grad()
@@ -184,7 +207,7 @@ def finish_iterations(
     """
     engine, measurement, start, truth = solve
     taught = None if teacher is None else teacher(engine.calibration, measurement)
-    (last,) = deque(engine.solve(measurement, start, iterations), maxlen=1)
+    last = _last(engine.solve(measurement, start, iterations))
     return CodedSamples(coded(measurement, start, last), truth, taught)
 
 

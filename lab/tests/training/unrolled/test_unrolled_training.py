@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.denoisers.weights import Stage, load_unrolled
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.initialization.initializer import REASONS
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.training.checkpoint import load_checkpoint
 from sci_stream_lab.training.convert import describe_weights
@@ -41,6 +43,7 @@ from sci_stream_lab.training.unrolled.samples import (
     cut,
     draw_solve,
     finish_iterations,
+    solved_past,
 )
 from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
@@ -238,6 +241,39 @@ def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
     assert 0.2 < (np.abs(correlation) < 0.1).mean() < 0.6  # independent
     assert 0.2 < (np.abs(correlation - 0.7) < 0.3).mean() < 0.5  # moving
     assert 0.3 < np.mean([p.known is p.true for p in pairs]) < 0.6
+
+
+def test_light_of_frames_is_wrong_in_some_samples() -> None:
+    spreads = []
+    for seed in range(200):
+        known, true = dataclasses.astuple(draw_pair(np.random.default_rng(seed), 6, 32, []))
+        light = true.sum((1, 2)) / known.sum((1, 2))
+        if np.allclose(true, known * light[:, np.newaxis, np.newaxis], atol=1e-4):
+            spreads.append(light.std())
+    wrong = np.array(spreads) > 1e-3
+    assert 0.1 < wrong.sum() / 200 < 0.25  # a quarter of those whose masks are right
+    assert 0.01 < np.median(np.array(spreads)[wrong]) < 0.05
+
+
+def test_solve_of_the_snapshot_before_is_a_warm_start() -> None:
+    clip = np.full((60, 48, 48), 40, np.uint8)
+    clip[:, 10:30, 10:30] = (255 * _scene(1, 20, 20)).astype(np.uint8)
+    reasons, errors = [], []
+    for seed in range(8):
+        draw = partial(
+            draw_solve,
+            *(np.random.default_rng(seed), Scenes([clip], [picture(0, 96, 96)]), [], START_OF),
+            n_frames=6,
+            size=48,
+        )
+        solve = draw(warm_share=1.0, past_of=solved_past)
+        reasons.append(REASONS[int(solve.start.reason)])
+        cold = solve.engine.initialize(solve.measurement, None)
+        errors.append([float((v - solve.truth).square().mean()) for v in (solve.start.v, cold.v)])
+    warm = np.array([reason == "warm" for reason in reasons])
+    assert warm.sum() >= 2
+    started, cold_errors = np.array(errors)[warm].T
+    assert started.sum() < cold_errors.sum()
 
 
 def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
