@@ -25,6 +25,7 @@ from sci_stream.ports import (
     Reconstructor,
     SeriesReconstructor,
     Solver,
+    VideoDenoiser,
 )
 from sci_stream.recon.algorithms.gap import (
     Anchor,
@@ -66,6 +67,7 @@ from sci_stream.recon.initialization.initializer import (
 )
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
+from sci_stream.recon.moving_image import CodedImage, with_moving_image
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_up import WarmUp
@@ -193,6 +195,8 @@ class Engine:
             self.masks = MaskStack(calibration, device, one_turn=one_turn)
             """The masks as corrected."""
         self._priors = self._cycle()
+        self.seeks_moving_image = False
+        """Whether solves end with `sci_stream.recon.moving_image`, if the settings have it."""
         self.keeps_tail = False
         """Whether `tail` is kept, if the solver can solve a series jointly."""
         self.tail: Tail | None = None
@@ -379,6 +383,11 @@ class Engine:
                         iterations, self._between, watch, *tensors
                     )
                 self._initializer.keep(snapshot, planes, finite)
+                if self._seeks:
+                    moving = self._as_moving_image(self._measured(y, saturated), planes)
+                    if moving is not None:
+                        video, residual = moving
+                        facts = torch.cat((residual.unsqueeze(0), facts[1:]))
                 stopwatch.lap()
                 arrival = self._transfers.download(video, facts)
         finally:
@@ -486,20 +495,56 @@ class Engine:
         that shifted or blurred since calibration act as noise, which the calibrated variance does
         not contain.
         """
+        measured = self._measured(y, saturated)
+        if not self.settings.weigh_noise:
+            return measured
+        noise, mismatch = estimate_noise(measured.y, self.masks.windows, measured.r_inv)
+        if self._noise is not None:
+            offset, slope = self._noise
+            noise = torch.maximum(noise, measured.y.clamp_min(0.0).mul_(slope).add_(offset))
+            mismatch = (mismatch - slope).clamp_min_(0.0)
+        return replace(measured, noise=noise, mismatch=mismatch)
+
+    def _measured(self, y: Tensor, saturated: Tensor | None) -> Measurement:
+        """Return a measurement without its noise; parameters as of `prepare`."""
         masks = self.masks
         valid = y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
             r_inv = masks.r_inv * masks.planes(valid & ~saturated)
-        if not self.settings.weigh_noise:
-            return Measurement(planes, masks.phi, r_inv, r_inv_clipped=r_inv_clipped)
-        noise, mismatch = estimate_noise(planes, masks.windows, r_inv)
-        if self._noise is not None:
-            offset, slope = self._noise
-            noise = torch.maximum(noise, planes.clamp_min(0.0).mul_(slope).add_(offset))
-            mismatch = (mismatch - slope).clamp_min_(0.0)
-        return Measurement(planes, masks.phi, r_inv, noise, mismatch, r_inv_clipped)
+        return Measurement(planes, masks.phi, r_inv, r_inv_clipped=r_inv_clipped)
+
+    @property
+    def _seeks(self) -> bool:
+        # Planes of a mosaic are too coarse to be moved by parts of a pixel.
+        grey = self.calibration.bayer is None
+        of_frames = self._denoiser is not None and not isinstance(self._denoiser, VideoDenoiser)
+        return self.seeks_moving_image and self.settings.moving_image and grey and of_frames
+
+    def _as_moving_image(
+        self, measurement: Measurement, planes: Tensor, turns: tuple[int, ...] | None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return the video, (B, H, W), with one image that moves, and its residual, ().
+
+        None where no part of the scene moves as one, or where the solve diverged. The host waits.
+        """
+        weights = (measurement.r_inv > 0).to(planes.dtype)
+        parts = (measurement.y, measurement.phi, weights, planes)
+        *coded, frames = (part.squeeze(0).cpu().numpy() for part in parts)
+        moving = with_moving_image(CodedImage(*coded), frames, self._denoised)
+        if moving is None:
+            return None
+        planes = torch.from_numpy(moving).to(planes).unsqueeze(0)
+        *_, residual = measurement.figures(planes)
+        return self.masks.merged(planes, turns).to(self._video_dtype), residual
+
+    def _denoised(self, image: F32, sigma: float) -> F32:
+        """Denoise an image, (H, W), of a grey camera."""
+        assert self._denoiser is not None
+        noisy = torch.from_numpy(image).to(self.device)
+        denoised: F32 = self._denoiser(noisy.unsqueeze(0), sigma).squeeze(0).cpu().numpy()
+        return denoised
 
     def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
         """Find the start of a solve: warm, or cold without past."""
@@ -581,6 +626,9 @@ class Engine:
             for tail, planes in zip(tails, joint.chunk(len(tails)), strict=True):
                 *_, residual = tail.measurement.figures(planes)
                 video = self.masks.merged(planes, tail.turns).to(self._video_dtype)
+                if self._seeks:
+                    moving = self._as_moving_image(tail.measurement, planes, tail.turns)
+                    video, residual = moving or (video, residual)
                 finished.append((video.cpu().numpy(), float(residual)))
         return finished
 

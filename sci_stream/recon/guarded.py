@@ -128,6 +128,8 @@ class GuardedSolver:
         failed: Callable[[Exception, Snapshot], None] | None = None,
     ) -> None:
         self.engine = engine
+        # A camera does not wait.
+        engine.seeks_moving_image = not guard.live
         self._guard = guard
         self._failed = failed
         self._monitor = self._new_monitor()

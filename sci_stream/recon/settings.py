@@ -54,6 +54,9 @@ class SolverSettings:
         σ is the same everywhere.
     warm_start
         Start a snapshot from the video of the preceding one if that predicts it.
+    moving_image
+        Where the scene moves as one, replace frames by one image that moves; see
+        `sci_stream.recon.moving_image`.
 
     Raises
     ------
@@ -72,6 +75,7 @@ class SolverSettings:
     correlated: int = 0
     local_sigma: bool = False
     warm_start: bool = False
+    moving_image: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_iterations <= self.iterations:
@@ -124,6 +128,8 @@ def settings_for(
         linear_start=linear,
         correlated=_CORRELATED_ITERATIONS,
         local_sigma=True,
+        # On the host, whose cores a GPU leaves far behind.
+        moving_image=linear and device.type == "cpu",
     )
 
 

@@ -1,0 +1,126 @@
+"""Study scenes that move as one, and clips that do not; the results are in moving-image.md.
+
+``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE]`` prints what a moving image gains,
+dB, and its share of the time of a default solve. MASKS: binary (default), grey or shifting; FRAMES:
+8; NOISE: the standard deviation of y, 0.01. SCI_STREAM_DATA names the data: photographs of
+``test/kodak24`` are moved by sinc interpolation, the first half for tuning, the second for
+reporting; clips of ``video_train/free`` are for tuning, of ``video_train/research`` for reporting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from sci_stream.model import F32
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import GuardedSolver
+from sci_stream.recon.settings import default_settings
+from sci_stream_lab.training.video.clips import read_clip
+
+CPU = torch.device("cpu")
+SIZE = 128
+MAX_BYTES = 60_000_000
+MAX_SPEED_PX = 2.0
+
+
+def displaced(image: F32, down: float, right: float) -> F32:
+    """Return image(p − d) of a periodic image."""
+    rows = np.fft.fftfreq(image.shape[0])[:, None]
+    columns = np.fft.rfftfreq(image.shape[1])
+    ramp = np.exp(-2j * np.pi * (rows * down + columns * right))
+    return np.fft.irfft2(np.fft.rfft2(image) * ramp, s=image.shape).astype(np.float32)
+
+
+def pans(data: Path, n_frames: int, half: slice) -> Iterator[tuple[str, F32]]:
+    """Yield photographs that move as one."""
+    rng = np.random.default_rng(half.start)
+    times = np.arange(n_frames) - (n_frames - 1) / 2
+    for path in sorted((data / "test" / "kodak24").iterdir())[half]:
+        photograph = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE).astype(np.float32) / 255
+        photograph = cv2.resize(photograph, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        velocity = rng.uniform(-MAX_SPEED_PX, MAX_SPEED_PX, 2)
+        frames = np.stack([displaced(photograph, *(velocity * time)) for time in times])
+        yield path.stem, frames[:, 60 : 60 + SIZE, 60 : 60 + SIZE].clip(0, 1)
+
+
+def clips(folder: Path, n_frames: int) -> Iterator[tuple[str, F32]]:
+    """Yield the middle of each clip that is large and long enough."""
+    for path in sorted(folder.glob("*.mkv")):
+        clip = read_clip(path, MAX_BYTES)
+        top, left = ((length - SIZE) // 2 for length in clip.shape[1:])
+        if min(top, left) < 0 or len(clip) < n_frames:
+            continue
+        start = (len(clip) - n_frames) // 2
+        frames = clip[start : start + n_frames, top : top + SIZE, left : left + SIZE]
+        yield path.stem, frames.astype(np.float32) / 255
+
+
+def masks(kind: str, n_frames: int, rng: np.random.Generator) -> F32:
+    """Return masks (B, SIZE, SIZE) of a kind."""
+    if kind == "shifting":
+        pattern = np.kron(rng.random((SIZE, SIZE)) < 0.5, np.ones((2, 2))).astype(np.float32)
+        return np.stack([pattern[b : b + SIZE, :SIZE] for b in range(n_frames)])
+    drawn = (rng.random((n_frames, SIZE, SIZE)) < 0.5).astype(np.float32)
+    if kind == "binary":
+        return drawn
+    return np.stack([cv2.GaussianBlur(mask, (0, 0), 0.6) for mask in drawn])
+
+
+def solved(scene: F32, phi: F32, y: F32, *, moving_image: bool) -> tuple[float, float]:
+    """Return the PSNR in dB and the processor seconds of a default solve."""
+    calibration = Calibration(phi)
+    name = chosen_denoiser("auto", CPU, None)
+    settings = dataclasses.replace(default_settings(CPU, name), moving_image=moving_image)
+    solver = named_prior(name, CPU, None, Precision.FLOAT32)
+    guarded = GuardedSolver(Engine(calibration, solver, CPU, settings))
+    began_s = time.process_time()
+    video = guarded.solve(calibration.snapshot("study", 0, y)).video
+    seconds = time.process_time() - began_s
+    return float(-10 * np.log10(((video - scene) ** 2).mean())), seconds
+
+
+def main() -> None:
+    """Print a line for each scene, and one for each half."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    data = Path(os.environ["SCI_STREAM_DATA"])
+    kind, frames, noise = (*sys.argv[1:], *("binary", "8", "0.01")[len(sys.argv) - 1 :])
+    n_frames = int(frames)
+    halves = {
+        "pans, tuning": pans(data, n_frames, slice(0, 12)),
+        "pans, reporting": pans(data, n_frames, slice(12, 24)),
+        "clips, tuning": clips(data / "video_train" / "free", n_frames),
+        "clips, reporting": clips(data / "video_train" / "research", n_frames),
+    }
+    for half, scenes in halves.items():
+        gains, ratios = [], []
+        for seed, (name, scene) in enumerate(scenes):
+            rng = np.random.default_rng(seed)
+            phi = masks(kind, n_frames, rng)
+            noisy = (phi * scene).sum(0) + rng.normal(0, float(noise), scene.shape[1:])
+            y = noisy.astype(np.float32)
+            before_db, before_s = solved(scene, phi, y, moving_image=False)
+            after_db, after_s = solved(scene, phi, y, moving_image=True)
+            gains.append(after_db - before_db)
+            ratios.append(after_s / before_s)
+            print(f"{half}: {name}: {before_db:.2f} + {gains[-1]:.2f} dB", flush=True)
+        print(
+            f"{half}: mean {np.mean(gains):+.2f} dB, least {min(gains):+.2f}, "
+            f"most {max(gains):+.2f}, {np.mean(ratios):.2f} of the time"
+        )
+
+
+if __name__ == "__main__":
+    main()

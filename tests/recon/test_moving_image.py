@@ -1,0 +1,164 @@
+"""A scene that moves as one is recovered as one image; every other solve stays as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from sci_stream.model import F32
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import Guard, GuardedSolver
+from sci_stream.recon.moving_image import CodedImage, with_moving_image
+from sci_stream.recon.settings import SolverSettings, default_settings
+
+CPU = torch.device("cpu")
+N_FRAMES = 8
+SIZE = 96
+TIMES = np.arange(N_FRAMES) - (N_FRAMES - 1) / 2
+
+
+def texture(seed: int, size: int) -> F32:
+    """Return dark spots of all shapes on a bright ground, as sharp as a lens draws them."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(size), np.fft.fftfreq(size)))
+    spectrum = np.fft.fft2(rng.standard_normal((size, size)))
+    spots = np.fft.ifft2(spectrum * np.exp(-((frequency / 0.08) ** 2))).real > 0
+    lens = np.exp(-((frequency / 0.25) ** 2))
+    image = np.fft.ifft2(np.fft.fft2(spots) * lens).real
+    return (0.2 + 0.6 * image).astype(np.float32)
+
+
+def displaced(image: F32, down: float, right: float) -> F32:
+    """Return image(p − d), exactly, for a periodic image."""
+    rows = np.fft.fftfreq(len(image))[:, None]
+    columns = np.fft.fftfreq(len(image))
+    ramp = np.exp(-2j * np.pi * (rows * down + columns * right))
+    return np.fft.ifft2(np.fft.fft2(image) * ramp).real.astype(np.float32)
+
+
+def carried(image: F32, displacements: np.ndarray, size: int = SIZE) -> F32:
+    """Return the frames, (B, size, size), of an image at these places, (B, 2)."""
+    return np.stack([displaced(image, *by)[20 : 20 + size, 20 : 20 + size] for by in displacements])
+
+
+def pan(down: float, right: float, seed: int = 0) -> F32:
+    return carried(texture(seed, 160), np.outer(TIMES, (down, right)))
+
+
+def shaking(seed: int = 0) -> F32:
+    steps = np.random.default_rng(seed).uniform(-1.5, 1.5, (N_FRAMES, 2))
+    places = steps.cumsum(0)
+    return carried(texture(seed, 160), places - places.mean(0))
+
+
+def swarm() -> F32:
+    """Return frames of which each row of blocks moves in another direction."""
+    bands = [
+        pan(down, right, seed)[:, :24]
+        for seed, (down, right) in enumerate([(0, 1.5), (0, -1.5), (1.2, 0.7), (-1.2, 0.9)])
+    ]
+    return np.concatenate(bands, axis=1)
+
+
+def random_masks(shape: tuple[int, ...]) -> F32:
+    return (np.random.default_rng(9).random(shape) < 0.5).astype(np.float32)
+
+
+def solved(scene: F32, phi: F32, *, moving_image: bool = True) -> F32:
+    calibration = Calibration(phi)
+    settings = dataclasses.replace(
+        default_settings(CPU, "tv"), iterations=8, moving_image=moving_image
+    )
+    noise = np.random.default_rng(1).normal(0, 0.01, scene.shape[1:])
+    counts = ((phi * scene).sum(0) + noise).astype(np.float32)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, settings)
+    video, _report, _defects, _tail = GuardedSolver(engine, Guard(every=0)).solve(
+        calibration.snapshot("s", 0, counts)
+    )
+    return video
+
+
+def psnr(video: F32, scene: F32) -> float:
+    return float(-10 * np.log10(((video - scene) ** 2).mean()))
+
+
+def gain_db(scene: F32, phi: F32) -> float:
+    """Return by how much a solve is better than without a moving image."""
+    return psnr(solved(scene, phi), scene) - psnr(solved(scene, phi, moving_image=False), scene)
+
+
+@pytest.mark.parametrize("scene", [pan(0.4, -1.3), pan(-1.0, 0.8, 2), shaking()])
+def test_scene_that_moves_as_one_gains_2_db(scene: F32) -> None:
+    assert gain_db(scene, random_masks(scene.shape)) > 2
+
+
+def test_scene_that_does_not_move_as_one_stays_as_solved() -> None:
+    scene = swarm()
+    assert gain_db(scene, random_masks(scene.shape)) > -0.05
+
+
+def coded(scene: F32, phi: F32) -> CodedImage:
+    y = (phi * scene).sum(0)
+    return CodedImage(y, phi, np.ones_like(y))
+
+
+def undenoised(image: F32, sigma: float) -> F32:
+    return image
+
+
+def rough(scene: F32) -> F32:
+    """Return frames as a solve has them: blurred a little, each with errors of its own."""
+    errors = np.random.default_rng(3).normal(0, 0.08, scene.shape)
+    return (scene + errors).astype(np.float32)
+
+
+def test_frames_are_those_of_the_image() -> None:
+    scene = pan(0.4, -1.3)
+    phi = random_masks(scene.shape)
+    frames = with_moving_image(coded(scene, phi), rough(scene), undenoised)
+    assert frames is not None
+    assert psnr(frames, scene) > 30
+
+
+def test_masks_that_move_with_the_scene_prove_nothing() -> None:
+    """y is then a blurred image, which any scene of this displacement predicts."""
+    displacements = np.outer(TIMES, (1.0, 0.0))
+    pattern = (texture(5, 160) > np.median(texture(5, 160))).astype(np.float32)
+    phi = carried(pattern, displacements)
+    scene = pan(1.0, 0.0)
+    assert with_moving_image(coded(scene, phi), rough(scene), undenoised) is None
+
+
+def test_pixels_without_a_measurement_stay_as_solved() -> None:
+    scene = pan(0.4, -1.3)
+    phi = random_masks(scene.shape)
+    snapshot = coded(scene, phi)
+    snapshot.weights[:] = 0
+    assert with_moving_image(snapshot, rough(scene), undenoised) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 64), (8, 40, 64)], ids=["one frame", "small"])
+def test_nothing_is_done_where_nothing_can_be_told(shape: tuple[int, ...]) -> None:
+    scene = np.full(shape, 0.5, np.float32)
+    snapshot = coded(scene, random_masks(shape))
+    assert with_moving_image(snapshot, scene, undenoised) is None
+
+
+def test_live_rig_does_not_look_for_it() -> None:
+    calibration = Calibration(random_masks((N_FRAMES, SIZE, SIZE)))
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    GuardedSolver(engine, Guard(live=True))
+    assert not engine.seeks_moving_image
+    GuardedSolver(engine, Guard())
+    assert engine.seeks_moving_image
+
+
+def test_settings_of_the_paper_do_not_have_it() -> None:
+    assert not SolverSettings().moving_image
+    assert not default_settings(CPU, "identity").moving_image
+    assert default_settings(CPU, "tv").moving_image
