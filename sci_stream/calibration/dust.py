@@ -61,10 +61,11 @@ class Dust:
     def __init__(self, calibration: Calibration) -> None:
         large = max(calibration.shape) > _LARGE_PX
         self._cell_px = 2 * _CELL_PX if large else _CELL_PX
-        light = self._cells(calibration.phi.sum(0))
-        self._open = [np.maximum(_mean(light, _PLACE), _DARK), np.maximum(_ring(light), _DARK)]
-        self._possible = min(light.shape) > _SURROUNDINGS
         self._looks = deque[F32](maxlen=_LOOKS)
+        light = self._cells(calibration.phi.sum(0))
+        self._possible = min(light.shape) > _SURROUNDINGS
+        if self._possible:
+            self._open = [np.maximum(_mean(light, _PLACE), _DARK), np.maximum(_ring(light), _DARK)]
 
     def forget(self) -> None:
         """Forget all looks."""

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from sci_stream.model import F32
 
-# The constants below were chosen on twelve photographs and texts that move, and on 21 clips of which
-# none moves as one (lab/research/moving-image.md).
+# The constants below were chosen on twelve photographs and texts that move, and on 21 clips of
+# which none moves as one (lab/research/moving-image.md).
 
 # Taps of the windowed sinc that moves an image by parts of a pixel.
 _TAPS = 8

@@ -71,8 +71,8 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     """
     if bayer is not None:
         planes = zip(mosaics.split(np.asarray(y)), mosaics.split(np.asarray(phi)), strict=True)
-        found = mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
-        return found & ~_of_scene(found, np.asarray(y), np.asarray(phi), bayer)
+        stuck = mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
+        return stuck & ~_of_scene(stuck, np.asarray(y), np.asarray(phi), bayer)
     y = np.nan_to_num(np.asarray(y, np.float64), nan=0.0)
     phi = np.asarray(phi, np.float64)
     light = phi.sum(0)
@@ -96,7 +96,7 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags
     return stuck
 
 
-def _of_scene(found: Flags, y: Array, phi: Array, bayer: BayerPhase) -> Flags:
+def _of_scene(suspects: Flags, y: Array, phi: Array, bayer: BayerPhase) -> Flags:
     """Return which pixels that look stuck, (H, W), neighbours of other colours show as well.
 
     Stuck lines do not count.
@@ -105,10 +105,10 @@ def _of_scene(found: Flags, y: Array, phi: Array, bayer: BayerPhase) -> Flags:
     level = np.nan_to_num(y / np.maximum(light, 0.1 * light.mean())).clip(0)
     floor = _FLOOR * float(np.quantile(level, 0.98)) + 1e-300
     ratio = (level + floor) / (local_mean(level.astype(np.float64), bayer) + floor)
-    of_scene = np.zeros_like(found)
-    in_line = (found.mean(0) > _OF_LINE) | (found.mean(1) > _OF_LINE)[:, np.newaxis]
+    of_scene = np.zeros_like(suspects)
+    in_line = (suspects.mean(0) > _OF_LINE) | (suspects.mean(1) > _OF_LINE)[:, np.newaxis]
     padded = np.pad(ratio, 1, mode="reflect")
-    for row, column in np.argwhere(found & ~in_line):
+    for row, column in np.argwhere(suspects & ~in_line):
         around = padded[row : row + 3, column : column + 3].ravel()
         beside = np.sort(np.delete(around, 4)) - 1
         excess = ratio[row, column] - 1

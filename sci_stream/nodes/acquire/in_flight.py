@@ -143,8 +143,8 @@ class InFlightSnapshots:
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
             # Before the memory is released: free memory implies a free slot.
-            for each in range(seq, seq + held.count):
-                self._spool.release(each)
+            for number in range(seq, seq + held.count):
+                self._spool.release(number)
             self._budget.free(held.nbytes)
             self.released += held.count
             del self._held[seq]

@@ -466,8 +466,8 @@ class SeriesSession:
         written = results[0]
         match message:
             case RawSnapshots():
-                for seq, each in zip(message.seqs, results, strict=True):
-                    self._settle_raw_only(seq, message.id.epoch, each)
+                for seq, outcome in zip(message.seqs, results, strict=True):
+                    self._settle_raw_only(seq, message.id.epoch, outcome)
             case Snapshot():
                 if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
