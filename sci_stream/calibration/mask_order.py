@@ -35,7 +35,8 @@ _AGREED = 0.75
 # The path of an order must be this much shorter than its alternative (reversed for forward, forward
 # for all others).
 _SHORTER = 0.97
-# A path is shorter than all others by this factor, or a pair does not show the first mask.
+# A path is shorter than all others by this factor, or a pair does not show the first mask. It is
+# shorter than the mean of all, or pairs show no order: errors in solves of a still scene have 0.98.
 _CLEAR = 0.9
 # A path that is so many times as long as usual, relative to the next longer one, is suspect: 3 to
 # 4 times after a lost pulse, at most 2.2 times without (six scenes, B = 4 and 8).
@@ -192,7 +193,9 @@ class MaskOrderDetector:
         mean = np.mean(self._lengths, axis=0)
         B = len(self._orders) // 2
         rival = 0 if best else 2 * B - 1
-        if votes.count(best) < _AGREED * len(votes) or mean[best] > _SHORTER * mean[rival]:
+        if votes.count(best) < _AGREED * len(votes):
+            return UNKNOWN, 0
+        if mean[best] > min(_CLEAR, _SHORTER * mean[rival]):
             return UNKNOWN, 0
         if best == 0:
             return FORWARD, 0
