@@ -1,6 +1,6 @@
 """Study scenes that move as one, and clips that do not; the results are in moving-image.md.
 
-``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE]`` prints what a moving image gains,
+``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE]`` prints the gain of a moving image,
 dB, and its share of the time of a default solve. MASKS: binary (default), grey or shifting; FRAMES:
 8; NOISE: the standard deviation of y, 0.01. SCI_STREAM_DATA names the data: photographs of
 ``test/kodak24`` are moved by sinc interpolation, the first half for tuning, the second for

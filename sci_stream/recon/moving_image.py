@@ -34,7 +34,7 @@ _REGISTRATION = ((2.0, 3), (1.0, 4))
 _EDGE = 8
 # Frames as far from each other share too little of an image.
 _MAX_SPREAD = 0.5
-# Weight of the squared gradient of the image: it fills what no open mask shows.
+# Weight of the squared gradient of the image: it fills places that no open mask shows.
 _SMOOTHNESS = 0.05
 # Iterations of conjugate gradients from an even image, from one that is nearly right, and from one
 # that was denoised.
@@ -81,7 +81,7 @@ def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> F32
     Parameters
     ----------
     snapshot
-        What was measured.
+        The measurement.
     video
         (B, h, w), as solved.
     denoise
@@ -358,8 +358,8 @@ def _fitted_with_motion(
 ) -> tuple[F32, Displacements]:
     """Return the image and the steps of the displacements, (B, 2), that explain y together.
 
-    y ≈ Φ S u + J δ. The image is fitted to what no δ explains, so that steps are not held back by
-    an image that belongs to the displacements as they are (variable projection).
+    y ≈ Φ S u + J δ. The image is fitted to the part of y that no δ explains (variable projection).
+    Otherwise it would belong to the present displacements, and hold the steps back.
     """
     frames = canvas.frames(image)
     down, right = np.gradient(frames, axis=(-2, -1))

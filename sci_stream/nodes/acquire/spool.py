@@ -11,35 +11,36 @@ follow each other in one file.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import mmap
 import os
 import shutil
-import struct
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgpack
 import numpy as np
 
 from sci_stream.clock import NOTEWORTHY_STEP_S, clock_mark, continue_clock, read_again
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.outbox import Frames
 from sci_stream.errors import StorageError, WireError
-from sci_stream.field_types import Chunks, Payload
 from sci_stream.file_guard import lock
-from sci_stream.model import COUNTS, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import SeriesInfo, Snapshot
+from sci_stream.nodes.acquire.spool_records import (
+    raw_parts,
+    raw_seq,
+    raw_snapshot,
+    read_record,
+    write_record,
+)
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
 from sci_stream.wire.codec import decode, encode
 from sci_stream.wire.header import MAX_HEADER_BYTES
-from sci_stream.wire.messages import RawRow, RawSnapshots
-from sci_stream.wire.payload import PayloadDescription, pack_payload, unpack_payload
-from sci_stream.wire.schema import FieldError, MapSchema
+from sci_stream.wire.messages import RawSnapshots
 
 log = logging.getLogger(__name__)
 
@@ -77,16 +78,6 @@ _FREE = ".free"
 _RAW = ".raw"
 _RAW_SNAPSHOTS = 32
 _RAW_BYTES = 8 << 20
-# Before the parts of a snapshot: the CRC of their sizes and the header; the sizes of the header and
-# of up to two payloads.
-_CRC = struct.Struct("<I")
-_SIZES = struct.Struct("<IQQ")
-_PARTS_AT = _CRC.size + _SIZES.size
-# The header of a snapshot that is only recorded, before its chunks as msgpack: type of its counts
-# and their CRC, seq, epoch, the numbers of `RawRow`. A schema takes eight times as long.
-_ROW = struct.Struct("<BIQIQQQQ")
-_CHUNKS = MapSchema({"chunks": Chunks})
-_PAYLOAD = Payload(COUNTS, 2)
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 # Each is a file.
 _MAX_SNAPSHOTS = 1 << 16
@@ -304,7 +295,7 @@ class Spool:
         Raises ValueError if a receiver would refuse it.
         """
         seq = raw.id.seq
-        parts = _raw_parts(raw)
+        parts = raw_parts(raw)
         if self.max_snapshots and not self._append(seq, parts):
             self.unspooled += 1
         self.number(seq, raw.id.epoch, missed)
@@ -394,7 +385,7 @@ class Spool:
         try:
             number = os.open(path, _WRITING, 0o600)
             try:
-                _write_record(number, 0, parts)
+                write_record(number, 0, parts)
             finally:
                 os.close(number)
             self._files[seq] = self._renamed(path, str(seq))
@@ -415,7 +406,7 @@ class Spool:
         try:
             if file is None:
                 file = self._raw_file = _RawFile(path, os.open(path, _WRITING, 0o600))
-            file.n_bytes += _write_record(file.number, file.n_bytes, parts)
+            file.n_bytes += write_record(file.number, file.n_bytes, parts)
             if path:
                 file.path = self._renamed(path, f"{seq}{_RAW}")
         except OSError as error:
@@ -466,7 +457,7 @@ class Spool:
 
     def _read(self, path: Path, series: str) -> Snapshot | None:
         """Return the snapshot in a file; None if it is corrupt or of another series."""
-        parts, end = _read_record(path.read_bytes() if path.is_file() else b"", 0)
+        parts, end = read_record(path.read_bytes() if path.is_file() else b"", 0)
         if not parts:
             return None
         try:
@@ -489,29 +480,16 @@ class Spool:
         content = path.read_bytes() if path.is_file() else b""
         file = _RawFile(str(path))
         before = -1
-        parts, end = _read_record(content, 0)
+        parts, end = read_record(content, 0)
         while parts:
             try:
-                dtype, crc, seq, epoch, *numbers = _ROW.unpack_from(parts[0])
+                seq = raw_seq(parts)
                 # Behind those of this use, a file may have some of an earlier use.
                 if seq <= before:
                     break
                 before = seq
-                described = PayloadDescription(
-                    "counts", COUNTS[dtype], [info.height_px, info.width_px], crc
-                )
-                counts = unpack_payload(_PAYLOAD, described, memoryview(parts[1]), end)
-                host_time, camera_time, frame_id, dropped = (n >> 1 if n else None for n in numbers)
-                row = RawRow(
-                    host_time or 0,
-                    camera_time,
-                    frame_id,
-                    dropped or 0,
-                    msgpack.unpackb(parts[0][_ROW.size :]),
-                )
-                identity = SnapshotId(info.series, epoch, seq)
-                snapshot = RawSnapshots.one(identity, counts, row, info)
-            except (ValueError, IndexError, struct.error, WireError, FieldError) as error:
+                snapshot = raw_snapshot(parts, info)
+            except ValueError as error:
                 log.warning("corrupt spooled snapshot ignored: %s", error)
                 yield None
             else:
@@ -519,7 +497,7 @@ class Spool:
                     file.held += 1
                     self._raw_files[seq] = file
                     yield snapshot
-            parts, end = _read_record(content, end)
+            parts, end = read_record(content, end)
         if not file.held:
             path.unlink()
 
@@ -576,66 +554,6 @@ class Spool:
             raw=tuple(sorted(raw, key=lambda one: one.id.seq)),
             corrupt=corrupt,
         )
-
-
-def _raw_parts(raw: RawSnapshots) -> Frames:
-    """Return header and counts of one snapshot. Raises ValueError if they cannot be sent."""
-    row = raw.rows[0]
-    try:
-        payload, counts = pack_payload(_PAYLOAD, "counts", raw.counts[0])
-        header = _ROW.pack(
-            COUNTS.index(payload.dtype),
-            payload.crc32,
-            raw.id.seq,
-            raw.id.epoch,
-            _number(row.host_time_ns),
-            _number(row.camera_time_ns),
-            _number(row.camera_frame_id),
-            _number(row.dropped_before),
-        )
-        chunks = _CHUNKS.read(_CHUNKS.dump(row))["chunks"] if row.chunks else {}
-    except (FieldError, struct.error) as error:
-        raise ValueError(f"this snapshot cannot be sent: {error}") from None
-    return [header + msgpack.packb(chunks), counts]
-
-
-def _number(count: int | None) -> int:
-    """Return a count of at most 63 bits, or None, as a number that 64 bits hold."""
-    return 0 if count is None else count << 1 | 1
-
-
-def _write_record(number: int, at: int, parts: Frames) -> int:
-    """Write the header and payloads of a snapshot into a file; return their length.
-
-    Raises OSError, also if there is no room for all.
-    """
-    lengths = [memoryview(part).nbytes for part in parts]
-    sizes = _SIZES.pack(*lengths, *[0] * (3 - len(lengths)))
-    # The payloads have checksums of their own in the header.
-    crc = _CRC.pack(zlib.crc32(parts[0], zlib.crc32(sizes)))
-    length = _PARTS_AT + sum(lengths)
-    if os.pwritev(number, [crc, sizes, *parts], at) != length:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return length
-
-
-def _read_record(content: bytes, at: int) -> tuple[list[bytes], int]:
-    """Return the header and payloads that begin ``at`` a byte, none if they are not complete; and
-    where they end.
-    """
-    sizes = content[at + _CRC.size : at + _PARTS_AT]
-    if len(sizes) < _SIZES.size:
-        return [], at
-    end = at + _PARTS_AT
-    parts = []
-    for size in filter(None, _SIZES.unpack(sizes)):
-        parts.append(content[end : end + size])
-        end += size
-    crc = _CRC.pack(zlib.crc32(b"".join(parts[:1]), zlib.crc32(sizes)))
-    # A file that was used before may be longer.
-    if end > len(content) or not content.startswith(crc, at):
-        return [], at
-    return parts, end
 
 
 @contextlib.contextmanager
