@@ -1,4 +1,4 @@
-"""A rig without reconstruct nodes sends many snapshots in a message: faults in the middle of one."""
+"""A rig without reconstruct nodes sends many snapshots a message: faults in the middle of one."""
 
 from __future__ import annotations
 
