@@ -80,6 +80,14 @@ def test_manually_triggered_frames_have_no_period() -> None:
     assert watch([int(time) for time in times]) == {}
 
 
+def test_manual_triggers_much_slower_than_the_announced_period_are_not_reported() -> None:
+    random = np.random.default_rng(3)
+    usual = random.normal(20.0, 0.6, 300)
+    paused = np.where(random.random(300) < 0.1, 2.0, 1.0) * usual
+    times = [int(time) for time in np.cumsum(PERIOD_NS * paused)]
+    assert watch(times, announced=PERIOD_NS) == {}
+
+
 def test_frames_as_fast_as_the_host_allows_are_no_rhythm() -> None:
     """Bursts at the pace of a loop, and pauses whenever the host does something else."""
     random = np.random.default_rng(1)
