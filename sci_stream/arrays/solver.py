@@ -271,10 +271,12 @@ class ArraySolver:
 
 def _require_options(options: ArrayOptions) -> None:
     """Raise `InputError` if an option is invalid by itself."""
-    if options.white is not None and not (np.isfinite(options.white) and options.white > 0):
-        raise InputError("white is invalid", expected="a finite number > 0", got=options.white)
-    if options.noise is not None and not (np.isfinite(options.noise) and options.noise >= 0):
-        raise InputError("noise is invalid", expected="a finite number ≥ 0", got=options.noise)
+    white = options.white
+    if white is not None and not (_is_finite(white) and white > 0):
+        raise InputError("white is invalid", expected="a finite number > 0", got=repr(white))
+    noise = options.noise
+    if noise is not None and not (_is_finite(noise) and noise >= 0):
+        raise InputError("noise is invalid", expected="a finite number ≥ 0", got=repr(noise))
     if options.light not in ("even", "as_recorded"):
         raise InputError(
             "light is invalid", expected="'even' or 'as_recorded'", got=repr(options.light)
@@ -285,6 +287,11 @@ def _require_options(options: ArrayOptions) -> None:
             expected="'raise' or 'snapshot'",
             got=repr(options.on_mismatch),
         )
+
+
+def _is_finite(value: object) -> bool:
+    number = np.asarray(value)
+    return number.shape == () and number.dtype.kind in "fiu" and bool(np.isfinite(number))
 
 
 def _with_options(calibration: Calibration, options: ArrayOptions) -> Calibration:
@@ -312,8 +319,10 @@ def _solver(
 
 def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:
     if (iterations := options.iterations) is not None:
-        if iterations != int(iterations) or iterations < 1:
-            raise InputError("iterations is invalid", expected="an integer ≥ 1", got=iterations)
+        if not _is_finite(iterations) or iterations % 1 or iterations < 1:
+            raise InputError(
+                "iterations is invalid", expected="an integer ≥ 1", got=repr(iterations)
+            )
         least = min(settings.min_iterations, iterations)
         settings = dataclasses.replace(settings, iterations=int(iterations), min_iterations=least)
     if options.sigmas is not None:

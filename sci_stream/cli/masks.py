@@ -61,7 +61,8 @@ def masks_make(
     typer.echo(
         f"wrote {output}: {masks} masks of {height}×{width}, {made.mean() / 255:.1%} open, "
         f"{blind:.2%} of the mirrors "
-        f"never; elements of {block} mirrors = {feature_px:.3g} pixels of the sensor; "
+        f"never; an element is {block} {'mirror' if block == 1 else 'mirrors'} wide, which is "
+        f"{feature_px:.3g} pixels of the sensor; "
         f"[modulator] patterns = {json.dumps(str(output))}"
     )
     if kind in {"balanced", "one-hot"}:

@@ -53,7 +53,7 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
         began = datetime.fromtimestamp(event["time_ns"] / 1e9, UTC).strftime("%H:%M:%S.%f")[:-3]
         yield (
             f"event {event['number']}",
-            f"{began} UTC, {event['snapshots']} snapshots: {event['cause']} {event['who']}",
+            f"{began} UTC, {event['snapshots']} snapshots: {event['cause']} {event['who']}".rstrip(),
         )
     if stored["raw"]:
         yield "raw gaps", _gaps(figures["gaps"]["raw"])

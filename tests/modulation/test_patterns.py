@@ -76,7 +76,7 @@ def test_masks_make_names_the_size_on_the_sensor(
 ) -> None:
     masks_make(tmp_path / "m.npy", masks=4, height=32, width=48, block=2, mirrors_per_pixel=4.0)
     printed = capsys.readouterr()
-    assert "elements of 2 mirrors = 0.5 pixels of the sensor" in printed.out
+    assert "an element is 2 mirrors wide, which is 0.5 pixels of the sensor" in printed.out
     assert "lose contrast" in printed.err
     with pytest.raises(StorageError, match="exists"):
         masks_make(tmp_path / "m.npy")

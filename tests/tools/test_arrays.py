@@ -355,6 +355,8 @@ def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
         ({"iterations": 0}, "iterations is invalid"),
         ({"iterations": 2.5}, "iterations is invalid"),
         ({"white": 0}, "white is invalid; expected a finite number > 0; got 0"),
+        ({"white": "255"}, "white is invalid; expected a finite number > 0; got '255'"),
+        ({"noise": "3"}, "noise is invalid; expected a finite number ≥ 0; got '3'"),
         ({"noise": -1}, "noise is invalid; expected a finite number ≥ 0; got -1"),
         ({"bayer": "RGBG"}, "Unknown Bayer phase"),
         ({"sigmas": (0.01, 0.1)}, "noise levels of the solver"),

@@ -144,7 +144,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     if spread > _MOSAIC and fit >= MATCH:
         text = (
             f"y differs by {spread:.0%} within 2×2 pixels, as behind colour filters: pass "
-            "their phase, bayer='RGGB'"
+            "their phase as bayer: RGGB, GRBG, GBRG or BGGR"
         )
         defects.append(Defect("mosaic", text))
     if abs(fit) < MATCH:
