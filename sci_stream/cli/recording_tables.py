@@ -51,10 +51,8 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield "ledger", _ledger(recording)
     for event in figures["events"][-_MAX_EVENTS:]:
         began = datetime.fromtimestamp(event["time_ns"] / 1e9, UTC).strftime("%H:%M:%S.%f")[:-3]
-        yield (
-            f"event {event['number']}",
-            f"{began} UTC, {event['snapshots']} snapshots: {event['cause']} {event['who']}".rstrip(),
-        )
+        text = f"{began} UTC, {event['snapshots']} snapshots: {event['cause']} {event['who']}"
+        yield f"event {event['number']}", text.rstrip()
     if stored["raw"]:
         yield "raw gaps", _gaps(figures["gaps"]["raw"])
     if stored["video"]:

@@ -401,7 +401,7 @@ def _sheet(video: VideoStack, gamma: float) -> Array:
     if len(video.seqs) > 1:
         raise InputError(
             f"A picture shows one snapshot, and there are {len(video.seqs)}",
-            hint="Write a film, OUT.mp4, or choose one snapshot: its result, or --first and --last.",
+            hint="Write a film, OUT.mp4, or choose a snapshot: its result, or --first and --last.",
         )
     tiles = [*_coded(video, gamma), *video.frames]
     height, width = (side + _GAP_PX for side in video.shape[1:3])
