@@ -287,6 +287,33 @@ class SolveReport:
         Metric("light_depth", "Change of the light within an exposure, (max - min)/(max + min)."),
         PageText("light changes", "%", 0),
     ] = None
+    moving_share: Annotated[
+        Measured,
+        float_column(
+            "moving_share",
+            "share of the pixels whose frames are one image that moves; NaN if not looked for",
+        ),
+        Inspected(SPREAD, "moving image", "in up to {max:.0%} of the pixels", usually_zero=True),
+        PageText("moves as one", "%", 0),
+    ] = None
+    moving_x_px: Annotated[
+        Measured,
+        float_column(
+            "moving_x_px", "motion of that image to the right in a frame; NaN without it", "pixel"
+        ),
+        Inspected(
+            SPREAD, "moving image", "by {median:+.2f} px a frame to the right", usually_zero=True
+        ),
+        PageText("moves right a frame", "px", 2),
+    ] = None
+    moving_y_px: Annotated[
+        Measured,
+        float_column(
+            "moving_y_px", "motion of that image downwards in a frame; NaN without it", "pixel"
+        ),
+        Inspected(SPREAD, "moving image", "by {median:+.2f} px downwards", usually_zero=True),
+        PageText("moves down a frame", "px", 2),
+    ] = None
     psnr_db: Annotated[
         Measured,
         float_column(
@@ -319,3 +346,13 @@ class SolveReport:
         Reported(live=False),
     ] = ""
     health: CalibrationHealth | None = None
+
+    @property
+    def moving_image(self) -> str:
+        """The moving image in words; empty if no part of the video is one."""
+        if not self.moving_share:
+            return ""
+        return (
+            f"in {self.moving_share:.0%} of the pixels, by {self.moving_x_px:+.2f} px a frame to "
+            f"the right, by {self.moving_y_px:+.2f} px downwards"
+        )

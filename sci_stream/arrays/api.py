@@ -113,6 +113,8 @@ class Reconstructed:
         parts = [f"video {shape}", f"{self.report.iterations} iterations"]
         if self.psnr_db is not None:
             parts.append(f"PSNR {self.psnr_db:.2f} dB")
+        if self.report.moving_image:
+            parts.append(f"moving image {self.report.moving_image}")
         parts.extend(defect.name for defect in self.defects)
         return f"<Reconstructed: {', '.join(parts)}>"
 

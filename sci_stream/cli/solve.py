@@ -151,6 +151,8 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
     echo(f"{solved} in {seconds:.1f} s on {done.device}{score}")
     if done.correction:
         echo(f"masks corrected at last: {done.correction}")
+    if moving := [solved.moving_image for solved in done.reports if solved.moving_image]:
+        echo(f"moving image {moving[-1]}")
     if done.psnr_db is None and not given_truth:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
     if done.out:

@@ -76,6 +76,10 @@ from sci_stream.reports import SolveReport
 Watch = Callable[[Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
+MovingFields = dict[str, Any]
+"""Fields of a `SolveReport` about an image that moves; empty where none was looked for."""
+_NOTHING_MOVES: MovingFields = {"moving_share": 0.0, "moving_x_px": None, "moving_y_px": None}
+
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
 # are not finite, since squares of floats near the largest overflow.
 _MAX_Y = 1e6
@@ -383,8 +387,11 @@ class Engine:
                         iterations, self._between, watch, *tensors
                     )
                 self._initializer.keep(snapshot, planes, finite)
+                moving_fields: MovingFields = {}
                 if self._seeks:
-                    moving = self._as_moving_image(self._measured(y, saturated), planes)
+                    moving_fields, moving = self._as_moving_image(
+                        self._measured(y, saturated), planes
+                    )
                     if moving is not None:
                         video, residual = moving
                         facts = torch.cat((residual.unsqueeze(0), facts[1:]))
@@ -399,6 +406,7 @@ class Engine:
             saturated_fraction=saturated_fraction,
             masks_at=self.masks.correction.to_text,
             light_depth=self.masks.correction.light_depth,
+            **moving_fields,
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(
@@ -524,20 +532,27 @@ class Engine:
 
     def _as_moving_image(
         self, measurement: Measurement, planes: Tensor, turns: tuple[int, ...] | None = None
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return the video, (B, H, W), with one image that moves, and its residual, ().
+    ) -> tuple[MovingFields, tuple[Tensor, Tensor] | None]:
+        """Return the motion of an image, and the video, (B, H, W), with it and its residual, ().
 
-        None where no part of the scene moves as one, or where the solve diverged. The host waits.
+        No video where no part of the scene moves as one, or where the solve diverged. The host
+        waits.
         """
         weights = (measurement.r_inv > 0).to(planes.dtype)
         parts = (measurement.y, measurement.phi, weights, planes)
         *coded, frames = (part.squeeze(0).cpu().numpy() for part in parts)
         moving = with_moving_image(CodedImage(*coded), frames, self._denoised)
         if moving is None:
-            return None
-        planes = torch.from_numpy(moving).to(planes).unsqueeze(0)
+            return _NOTHING_MOVES, None
+        down, right = moving.velocity
+        fields: MovingFields = {
+            "moving_share": moving.share,
+            "moving_x_px": right,
+            "moving_y_px": down,
+        }
+        planes = torch.from_numpy(moving.video).to(planes).unsqueeze(0)
         *_, residual = measurement.figures(planes)
-        return self.masks.merged(planes, turns).to(self._video_dtype), residual
+        return fields, (self.masks.merged(planes, turns).to(self._video_dtype), residual)
 
     def _denoised(self, image: F32, sigma: float) -> F32:
         """Denoise an image, (H, W), of a grey camera."""
@@ -608,12 +623,13 @@ class Engine:
         self.tail = Tail(self, measurement, problem._replace(phi=phi), steps, self.masks.turns)
         return finish(problem)
 
-    def finish_jointly(self, tails: Sequence[Tail]) -> list[tuple[F32, float]]:
+    def finish_jointly(self, tails: Sequence[Tail]) -> list[tuple[F32, float, MovingFields]]:
         """Repeat the last steps of the solves of consecutive snapshots, which see each other.
 
         Returns
         -------
-        The video of each, (B, H, W), which may not be finite, and its residual ‖y − Φv‖₂/‖y‖₂.
+        The video of each, (B, H, W), which may not be finite, its residual ‖y − Φv‖₂/‖y‖₂, and the
+        motion of its image.
 
         Raises `DeviceMemoryError` if the device runs out of memory.
         """
@@ -626,10 +642,13 @@ class Engine:
             for tail, planes in zip(tails, joint.chunk(len(tails)), strict=True):
                 *_, residual = tail.measurement.figures(planes)
                 video = self.masks.merged(planes, tail.turns).to(self._video_dtype)
+                moving_fields: MovingFields = {}
                 if self._seeks:
-                    moving = self._as_moving_image(tail.measurement, planes, tail.turns)
+                    moving_fields, moving = self._as_moving_image(
+                        tail.measurement, planes, tail.turns
+                    )
                     video, residual = moving or (video, residual)
-                finished.append((video.cpu().numpy(), float(residual)))
+                finished.append((video.cpu().numpy(), float(residual), moving_fields))
         return finished
 
     def _problem(

@@ -84,7 +84,7 @@ def _finished(window: list[Solved]) -> list[Solved]:
     joint = tails[0].engine.finish_jointly(tails)
     share_ns = int((time.perf_counter() - began_s) * 1e9) // len(tails)
     finished = []
-    for (snapshot, single), (video, residual) in zip(window, joint, strict=True):
+    for (snapshot, single), (video, residual, moving_fields) in zip(window, joint, strict=True):
         if not np.isfinite(video).all():
             finished.append((snapshot, single))
             continue
@@ -93,6 +93,7 @@ def _finished(window: list[Solved]) -> list[Solved]:
             single.report,
             solve_ns=single.report.solve_ns + share_ns,
             residual=residual,
+            **moving_fields,
             psnr_db=None if truth is None else video_psnr(video, truth),
         )
         finished.append((snapshot, single._replace(video=video, report=report)))

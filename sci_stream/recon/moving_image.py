@@ -75,7 +75,19 @@ class CodedImage(NamedTuple):
     weights: F32
 
 
-def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> F32 | None:
+class MovingImage(NamedTuple):
+    """Frames of which some are one image.
+
+    ``video`` (B, h, w); ``share`` of its pixels that are the image; ``velocity`` of the image in px
+    a frame, rows and columns.
+    """
+
+    video: F32
+    share: float
+    velocity: tuple[float, float]
+
+
+def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> MovingImage | None:
     """Replace the frames of a solve by one image that moves, wherever that predicts y better.
 
     Parameters
@@ -89,7 +101,7 @@ def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> F32
 
     Returns
     -------
-    (B, h, w); None where no part of the scene moves as one.
+    None where no part of the scene moves as one.
     """
     n_frames, *shape = video.shape
     if n_frames < 2 or min(shape) < _WINDOW:
@@ -115,7 +127,10 @@ def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> F32
     image = _fitted(snapshot, canvas, image, _NEXT_ITERATIONS)
     frames = _denoised(snapshot, canvas, image, denoise, sigma)
     share = test.share(predicted, frames)
-    return video + share * (frames - video) if share.any() else None
+    if not share.any():
+        return None
+    replaced = video + share * (frames - video)
+    return MovingImage(replaced, float(share.mean()), _velocity(canvas.displacements))
 
 
 class _Canvas:
@@ -259,7 +274,7 @@ def _blurred(image: F32, blur_px: float) -> F32:
 def _registered(frames: F32) -> Displacements:
     """Return the displacement of each frame from the mean of all, (B, 2); ``frames`` (B, h, w)."""
     n_frames = len(frames)
-    times = np.arange(n_frames) - (n_frames - 1) / 2
+    times = _times(n_frames)
     displacements = np.zeros((n_frames, 2))
     for blur, rounds in _REGISTRATION:
         blurred = [_blurred(frame, blur) for frame in frames]
@@ -271,10 +286,22 @@ def _registered(frames: F32) -> Displacements:
             steps = (mean - aligned).reshape(n_frames, -1) @ slopes.T
             steps = np.linalg.solve(normal, steps.T).T
             if blur > 1:  # a velocity first: single frames may lock to another part of a texture
-                steps = np.outer(times, times @ steps / (times @ times))
+                steps = np.outer(times, _velocity(steps))
             displacements += steps
             displacements -= displacements.mean(0)
     return displacements
+
+
+def _velocity(displacements: Displacements) -> tuple[float, float]:
+    """Return the constant velocity that is nearest to the displacements, (B, 2)."""
+    times = _times(len(displacements))
+    down, right = times @ displacements / (times @ times)
+    return float(down), float(right)
+
+
+def _times(n_frames: int) -> Displacements:
+    """Return the number of each frame from the middle of the exposure, (B,)."""
+    return np.arange(n_frames) - (n_frames - 1) / 2
 
 
 def _aligned(frames: Iterable[F32], displacements: Displacements) -> F32:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import sci_stream
 from sci_stream.model import F32
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -120,9 +121,30 @@ def rough(scene: F32) -> F32:
 def test_frames_are_those_of_the_image() -> None:
     scene = pan(0.4, -1.3)
     phi = random_masks(scene.shape)
-    frames = with_moving_image(coded(scene, phi), rough(scene), undenoised)
-    assert frames is not None
-    assert psnr(frames, scene) > 30
+    moving = with_moving_image(coded(scene, phi), rough(scene), undenoised)
+    assert moving is not None
+    assert psnr(moving.video, scene) > 30
+    assert moving.share > 0.9
+    assert moving.velocity == pytest.approx((0.4, -1.3), abs=0.02)
+
+
+def reported(scene: F32) -> sci_stream.Reconstructed:
+    phi = random_masks(scene.shape)
+    return sci_stream.reconstruct((phi * scene).sum(0), phi, white=1.0, device="cpu")
+
+
+def test_report_tells_of_the_image() -> None:
+    result = reported(pan(0.4, -1.3))
+    report = result.report
+    assert report.moving_share is not None
+    assert report.moving_share > 0.5
+    assert (report.moving_x_px, report.moving_y_px) == pytest.approx((-1.3, 0.4), abs=0.1)
+    assert report.moving_image in repr(result)
+
+
+def test_report_tells_that_nothing_moves_as_one() -> None:
+    report = reported(swarm()).report
+    assert (report.moving_share, report.moving_x_px, report.moving_image) == (0.0, None, "")
 
 
 def test_masks_that_move_with_the_scene_prove_nothing() -> None:
