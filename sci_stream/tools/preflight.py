@@ -327,7 +327,8 @@ class _Checks:
         lost = max(0.0, 1 - least_hz / camera_hz)
         text = f"{words}: too slow, {lost:.0%} of the snapshots {fate}; replay can do them later"
         fits, edit = self._what_fits(full_hz, camera_hz)
-        return Finding("speed", f"{text}; {fits}", warning=True, edit=edit)
+        slower = f"or this solver as it is at {_SHARE * full_hz:.2g} snapshots/s"
+        return Finding("speed", f"{text}; {fits}; {slower}", warning=True, edit=edit)
 
     def _measured_hz(self, engine: Engine, iterations: int) -> float:
         """Return the snapshots that the nodes on this machine solve per second."""

@@ -89,6 +89,7 @@ def test_check_slow_machine_warns_how_much_is_lost(
     # Two iterations of TV are the least: only a slower camera fits.
     assert speed.edit["camera.options"]["snapshot_rate_hz"] < 100_000
     assert "fits: ffdnet-lite with 6 iterations at" in speed.text
+    assert "; or this solver as it is at " in speed.text
 
 
 def test_check_measures_no_speed_without_reconstruct_nodes(
