@@ -351,10 +351,11 @@ class GuardedSolver:
         whether there are any now, or none any more.
         """
         began_s = time.monotonic()
-        if began_s < self._pixels_at_s:
+        if began_s < self._pixels_at_s or self.withholds:
             return False
         before = self._defective
-        self._defective = self._pixels.add(snapshot.counts, video)
+        used = self.engine.masks.correction
+        self._defective = self._pixels.add(snapshot.counts, video, used)
         ended_s = time.monotonic()
         self._pixels_at_s = ended_s + _PAUSES_PIXELS * (ended_s - began_s)
         return (before is None) != (self._defective is None)
