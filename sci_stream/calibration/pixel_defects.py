@@ -20,7 +20,7 @@ from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.optics.mask_shift import corrected_masks
 
 # Snapshots that are compared.
-_SNAPSHOTS = 10
+_SNAPSHOTS = 7
 # Fewer snapshots show no defects.
 _FEWEST = 4
 # The median difference of a defect from its neighbours has three bounds. Of 16,384 right pixels, at

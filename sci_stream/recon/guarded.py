@@ -291,7 +291,8 @@ class GuardedSolver:
         left_out = self.engine.left_out
         noticed = [*self._inspected, *self._misfit]
         light = self._light.latest
-        if light is not None and not self._light.of_masks:
+        is_light = self._light.is_told or not self._guard.live
+        if light is not None and is_light and not self._light.of_masks:
             noticed.append(light.defect)
         names = {defect.name for defect in noticed}
         if self._guard.live:
