@@ -16,9 +16,11 @@ from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.sensor_faults import ring_mean
 from sci_stream.model import F32, Array, Flags
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.optics.mask_shift import corrected_masks
 
 # Snapshots that are compared.
-_SNAPSHOTS = 10
+_SNAPSHOTS = 7
 # Fewer snapshots show no defects.
 _FEWEST = 4
 # The median difference of a defect from its neighbours has three bounds. Of 16,384 right pixels, at
@@ -40,6 +42,9 @@ _SQUARE_PX = 15
 # Letters on a bursting balloon looked like defects, and filled a sixth of such a square; 1 % of
 # defects exceed this share in one square of a thousand.
 _MAX_OF_SQUARE = 0.04
+# Masks that change by this share of their light are others, which need looks of their own. A shift
+# by 0.1 px changes masks by 0.056, gains of 10 % by 0.032.
+_OTHER_MASKS = 0.05
 _MAD = 1.4826
 _TINY = 1e-6
 
@@ -51,18 +56,28 @@ class PixelDefects:
         self._calibration = calibration
         self._step = 1 if calibration.bayer is None else 2
         self._rests = deque[F32](maxlen=_SNAPSHOTS)
+        self._correction = NO_CORRECTION
+        self._phi = calibration.phi
+        self._phi_of_looks = calibration.phi
 
     def forget(self) -> None:
         """Forget all snapshots."""
         self._rests.clear()
 
-    def add(self, counts: Array, video: Array) -> Flags | None:
-        """Add a snapshot and its video, (B, H, W); return the defect pixels, None if not known."""
+    def add(
+        self, counts: Array, video: Array, correction: MaskCorrection = NO_CORRECTION
+    ) -> Flags | None:
+        """Add a snapshot and its video, (B, H, W), behind masks with this correction; return the
+        defect pixels, None if not known.
+        """
         if min(counts.shape) <= 2 * self._step * _AROUND_PX:
             return None
-        y = self._calibration.measurement(counts)
+        self._correct(correction.lit(()))
+        y = self._calibration.measurement(counts) - np.float32(correction.black)
         frames = ring_mean(np.asarray(video, np.float32), self._step)
-        rest = y - np.einsum("bhw,bhw->hw", self._calibration.phi, frames)
+        if correction.light:
+            frames *= np.array(correction.light, np.float32).reshape(-1, 1, 1)
+        rest = y - np.einsum("bhw,bhw->hw", self._phi, frames)
         self._rests.append(rest / max(float(y.mean()), _TINY))
         if len(self._rests) < _FEWEST:
             return None
@@ -79,6 +94,19 @@ class PixelDefects:
         defects &= share <= _MAX_OF_SQUARE
         defects &= self._calibration.good
         return defects if _FEW < defects.mean() < _MAX_SHARE else None
+
+    def _correct(self, correction: MaskCorrection) -> None:
+        """Take the masks with this correction, and forget the looks behind others."""
+        if correction == self._correction:
+            return
+        self._correction = correction
+        self._phi = corrected_masks(
+            torch.from_numpy(self._calibration.phi.copy()), correction
+        ).numpy()
+        change = np.abs(self._phi - self._phi_of_looks).mean()
+        if change > _OTHER_MASKS * self._phi.mean():
+            self._rests.clear()
+            self._phi_of_looks = self._phi
 
 
 def defects_of(pixels: Flags | None) -> list[Defect]:

@@ -291,7 +291,8 @@ class GuardedSolver:
         left_out = self.engine.left_out
         noticed = [*self._inspected, *self._misfit]
         light = self._light.latest
-        if light is not None and not self._light.of_masks:
+        is_light = self._light.is_told or not self._guard.live
+        if light is not None and is_light and not self._light.of_masks:
             noticed.append(light.defect)
         names = {defect.name for defect in noticed}
         if self._guard.live:
@@ -351,10 +352,11 @@ class GuardedSolver:
         whether there are any now, or none any more.
         """
         began_s = time.monotonic()
-        if began_s < self._pixels_at_s:
+        if began_s < self._pixels_at_s or self.withholds:
             return False
         before = self._defective
-        self._defective = self._pixels.add(snapshot.counts, video)
+        used = self.engine.masks.correction
+        self._defective = self._pixels.add(snapshot.counts, video, used)
         ended_s = time.monotonic()
         self._pixels_at_s = ended_s + _PAUSES_PIXELS * (ended_s - began_s)
         return (before is None) != (self._defective is None)

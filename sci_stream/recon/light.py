@@ -151,7 +151,8 @@ class LightWatch:
 
     @property
     def of_exposure(self) -> bool:
-        """Whether the exposures are not as long as the cycle, which is the same in each snapshot.
+        """Whether the exposures are not as long as the cycle, or a mask is shown in place of another,
+        which is the same in each snapshot.
 
         Then masks, and not frames, have more light or less.
         """
@@ -159,7 +160,13 @@ class LightWatch:
             return False
         gains = np.array(list(self._gains.values())[-_ALIKE:])
         constant = np.ptp(gains, 0).mean() < _CONSTANT * np.abs(gains.mean(0) - 1).mean()
-        return bool(constant) and _is_of_exposure(gains.mean(0))
+        shown = gains.mean(0)
+        return bool(constant) and (_is_of_exposure(shown) or _is_shown_twice(shown))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether enough snapshots have shown light to tell it from gains of the masks."""
+        return len(self._gains) >= _ALIKE
 
     @property
     def seen(self) -> bool:
@@ -190,6 +197,14 @@ def _is_of_exposure(gains: F64) -> bool:
     light = (ends - np.maximum(shown_at, begins)).clip(0).sum(1)
     rests = np.square(light / light.mean(1, keepdims=True) - gains).sum(1)
     return bool(rests.min() < _UNLIKE * np.square(gains - 1).sum())
+
+
+def _is_shown_twice(gains: F64) -> bool:
+    """Return whether gains of mean 1 are those of one mask in place of another."""
+    shown = np.ones_like(gains)
+    shown[gains.argmax()] = 2
+    shown[gains.argmin()] = 0
+    return bool(np.square(shown - gains).sum() < _UNLIKE * np.square(gains - 1).sum())
 
 
 class _Blocks(NamedTuple):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
 from sci_stream.model import Flags
+from sci_stream.optics.mask_errors import NO_CORRECTION
+from sci_stream.optics.mask_shift import corrected_masks
 from tests.calibration.moved_masks import Rig
 
 
@@ -38,3 +41,22 @@ def test_warm_and_cold_pixels_are_left_out(bayer: str, dn: float) -> None:
 def test_right_pixels_are_no_defect(scene: str) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
     assert not found(rig, np.zeros((128, 128), np.bool_), 0.0).any()
+
+
+def test_masks_with_known_errors_are_no_warm_pixels() -> None:
+    rig = Rig(width_px=112, height_px=112, n_frames=6, mask="random", scene="splash", bayer="RGGB")
+    calibration = rig.calibration
+    twice = NO_CORRECTION.exposed([1.0, 1.0, 1.0, 2.0, 0.05, 1.0])
+    phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), twice).numpy()
+    behind_right = PixelDefects(calibration)
+    behind_known = PixelDefects(calibration)
+    for _ in range(4):
+        truth = rig.snapshot().truth
+        assert truth is not None
+        video = truth / np.float32(255)
+        y = np.einsum("bhw,bhw->hw", phi, video)
+        counts = (calibration.dark + calibration.full_scale_dn * y).astype(np.float32)
+        taken_for_warm = behind_right.add(counts, video)
+        flags = behind_known.add(counts, video, twice)
+    assert taken_for_warm is not None
+    assert flags is None
