@@ -250,6 +250,7 @@ class GuardedSolver:
         """Return the light of each frame besides gains of the masks; empty if it is even."""
         calibration = self.engine.calibration
         y, valid = valid_measurement(snapshot, calibration, self.engine.left_out)
+        y = np.where(valid, y - np.float32(self.engine.masks.correction.black), np.float32(0))
         exposure_us = snapshot.chunks.get("ExposureTime")
         exposure_s = 1e-9 * (calibration.exposure_ns or 0)
         if isinstance(exposure_us, int | float):

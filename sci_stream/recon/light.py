@@ -322,6 +322,9 @@ def _scene(blocks: _Blocks, gains: Tensor, times: Tensor | None = None) -> _Fit:
     courses = gains * (torch.ones(1, len(gains)) if times is None else times)
     through = torch.einsum("kb,nbp->nkp", courses, blocks.masks)
     design = torch.einsum("nkp,sp->npks", through, planes).flatten(2)
+    # Stray light, which no mask codes, looks like light of each frame that changes.
+    stray = blocks.valid * blocks.level.sqrt().unsqueeze(1)
+    design = torch.cat((design, stray.unsqueeze(2)), 2)
     normal = design.mT @ design
     ridge = 1e-5 * normal.diagonal(dim1=-2, dim2=-1).mean(-1) + _TINY
     factor = torch.linalg.cholesky_ex(normal + ridge.view(-1, 1, 1) * torch.eye(design.shape[-1])).L

@@ -141,6 +141,17 @@ def test_exposure_of_another_length_is_one_of_the_masks(
     np.testing.assert_allclose(light, np.array(shown) / usual, atol=0.03)
 
 
+@pytest.mark.parametrize("stray", [0.0, 0.3])
+def test_stray_light_is_no_light_that_changes(stray: float) -> None:
+    belt = film("belt", 2, height_px=SIZE, width_px=SIZE, mask="moving", speed=2.0)
+    engine = Engine(belt.calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    watch = LightWatch(engine.masks)
+    for snapshot in belt.snapshots:
+        y = belt.calibration.measurement(snapshot.counts)
+        y = np.asarray(y + stray * y.mean(), np.float32)
+        assert watch.measure(snapshot.id, y, np.ones(y.shape, np.bool_), None) == ()
+
+
 def test_light_in_step_with_exposures_is_none_of_the_masks() -> None:
     phi, x, light = masks(), scene(speed_px=1), mains(0.3)
     last = measured(phi, [coded(phi, x, light)] * 3)[-1]
