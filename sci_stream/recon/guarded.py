@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
+from sci_stream.calibration.brightness_steps import BrightnessSteps
 from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, stuck_in
@@ -143,6 +144,7 @@ class GuardedSolver:
         self._light = LightWatch(engine.masks)
         self._light_changes = False
         self._baseline = Baseline(engine.calibration)
+        self._brightness = BrightnessSteps(engine.calibration)
         self.health: CalibrationHealth | None = None
         """State of the calibration by the last snapshot that was assessed."""
         self._assessed: tuple[Defect, ...] = ()
@@ -248,6 +250,7 @@ class GuardedSolver:
         """Return the light of each frame besides gains of the masks; empty if it is even."""
         calibration = self.engine.calibration
         y, valid = valid_measurement(snapshot, calibration, self.engine.left_out)
+        y = np.where(valid, y - np.float32(self.engine.masks.correction.black), np.float32(0))
         exposure_us = snapshot.chunks.get("ExposureTime")
         exposure_s = 1e-9 * (calibration.exposure_ns or 0)
         if isinstance(exposure_us, int | float):
@@ -308,7 +311,7 @@ class GuardedSolver:
             if not self.engine.masks.correction.is_none:
                 # Masks that are off look like pixels whose gains are.
                 of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
-            noticed += of_sensor or masks_or_light
+            noticed += of_sensor or masks_or_light or self._brightness.defects
             if self._monitor is not None:
                 noticed += self._monitor.swapped.defects
         self.health = replace(
@@ -393,6 +396,8 @@ class GuardedSolver:
         if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
             monitor.look_now()
         if self._guard.live and self._find_defective(snapshot, video):
+            monitor.look_now()
+        if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
             monitor.look_now()
         if self._guard.live:
             monitor.look_at_order(snapshot, self.engine.left_out)

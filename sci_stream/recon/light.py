@@ -151,17 +151,16 @@ class LightWatch:
 
     @property
     def of_exposure(self) -> bool:
-        """Whether the exposures are not as long as the cycle, or a mask is shown in place of another,
-        which is the same in each snapshot.
+        """Whether the exposures are not as long as the cycle, or lack a pattern.
 
-        Then masks, and not frames, have more light or less.
+        This is the same in each snapshot. Then masks, and not frames, have more light or less.
         """
         if self.latest is None or len(self._gains) < 2:
             return False
         gains = np.array(list(self._gains.values())[-_ALIKE:])
         constant = np.ptp(gains, 0).mean() < _CONSTANT * np.abs(gains.mean(0) - 1).mean()
         shown = gains.mean(0)
-        return bool(constant) and (_is_of_exposure(shown) or _is_shown_twice(shown))
+        return bool(constant) and (_is_of_exposure(shown) or _is_of_pattern(shown))
 
     @property
     def is_told(self) -> bool:
@@ -199,12 +198,16 @@ def _is_of_exposure(gains: F64) -> bool:
     return bool(rests.min() < _UNLIKE * np.square(gains - 1).sum())
 
 
-def _is_shown_twice(gains: F64) -> bool:
-    """Return whether gains of mean 1 are those of one mask in place of another."""
-    shown = np.ones_like(gains)
-    shown[gains.argmax()] = 2
-    shown[gains.argmin()] = 0
-    return bool(np.square(shown - gains).sum() < _UNLIKE * np.square(gains - 1).sum())
+def _is_of_pattern(gains: F64) -> bool:
+    """Return whether gains of mean 1 are those of a pattern that is dark, or shown in place of
+    another.
+    """
+    dark = np.ones_like(gains)
+    dark[gains.argmin()] = 0
+    twice = dark.copy()
+    twice[gains.argmax()] = 2
+    rests = [np.square(shown / shown.mean() - gains).sum() for shown in (dark, twice)]
+    return bool(min(rests) < _UNLIKE * np.square(gains - 1).sum())
 
 
 class _Blocks(NamedTuple):
@@ -319,6 +322,9 @@ def _scene(blocks: _Blocks, gains: Tensor, times: Tensor | None = None) -> _Fit:
     courses = gains * (torch.ones(1, len(gains)) if times is None else times)
     through = torch.einsum("kb,nbp->nkp", courses, blocks.masks)
     design = torch.einsum("nkp,sp->npks", through, planes).flatten(2)
+    # Stray light, which no mask codes, looks like light of each frame that changes.
+    stray = blocks.valid * blocks.level.sqrt().unsqueeze(1)
+    design = torch.cat((design, stray.unsqueeze(2)), 2)
     normal = design.mT @ design
     ridge = 1e-5 * normal.diagonal(dim1=-2, dim2=-1).mean(-1) + _TINY
     factor = torch.linalg.cholesky_ex(normal + ridge.view(-1, 1, 1) * torch.eye(design.shape[-1])).L

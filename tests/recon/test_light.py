@@ -15,7 +15,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import GuardedSolver
+from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.light import LightWatch
 from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.textures import spectral_noise
@@ -120,6 +120,8 @@ def test_gains_of_the_ends_are_those_of_the_masks() -> None:
     [
         ([2.0, 1.5, 1.0, 1.0, 1.0, 1.0], True),
         ([1.0, 1.0, 1.0, 1.0, 0.8, 0.02], True),
+        ([1.0, 1.0, 2.0, 0.02, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0, 1.0, 0.02, 1.0], True),
         ([1.3, 1.3, 1.0, 0.7, 0.7, 1.0], False),
     ],
 )
@@ -139,11 +141,35 @@ def test_exposure_of_another_length_is_one_of_the_masks(
     np.testing.assert_allclose(light, np.array(shown) / usual, atol=0.03)
 
 
+@pytest.mark.parametrize("stray", [0.0, 0.3])
+def test_stray_light_is_no_light_that_changes(stray: float) -> None:
+    belt = film("belt", 2, height_px=SIZE, width_px=SIZE, mask="moving", speed=2.0)
+    engine = Engine(belt.calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    watch = LightWatch(engine.masks)
+    for snapshot in belt.snapshots:
+        y = belt.calibration.measurement(snapshot.counts)
+        y = np.asarray(y + stray * y.mean(), np.float32)
+        assert watch.measure(snapshot.id, y, np.ones(y.shape, np.bool_), None) == ()
+
+
 def test_light_in_step_with_exposures_is_none_of_the_masks() -> None:
     phi, x, light = masks(), scene(speed_px=1), mains(0.3)
     last = measured(phi, [coded(phi, x, light)] * 3)[-1]
     assert last.masks == ()
     np.testing.assert_allclose(last.light, light, atol=0.02)
+
+
+def test_live_rig_names_light_after_three_snapshots() -> None:
+    phi, x = masks(), scene(speed_px=1)
+    calibration = Calibration(phi=phi)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    solver = GuardedSolver(engine, Guard(live=True))
+    names = []
+    for seq in range(3):
+        y = coded(phi, x, mains(0.3, 1.9 * seq))
+        delivered = solver.solve(calibration.snapshot("s", seq, y), 1)
+        names.append([defect.name for defect in delivered.defects])
+    assert names == [[], [], ["light"]]
 
 
 def test_mains_frequency_is_named_where_the_exposure_is_known() -> None:

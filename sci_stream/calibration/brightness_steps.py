@@ -1,0 +1,113 @@
+"""Tell from consecutive snapshots when exposure time, gain or lamp change.
+
+One snapshot does not tell a change of gain from a brighter scene. From one snapshot to the next, a
+change of gain multiplies all parts of a picture by one factor, and leaves the picture as it was.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.model import F32, F64, Array, Flags, SnapshotId
+from sci_stream.optics.calibration import Calibration
+
+# Means over cells of so many pixels hardly know of the masks.
+_CELL_PX = 8
+# Fewer cells show no picture.
+_FEWEST_CELLS = 64
+# Darker cells do not count, relative to the mean.
+_LIT = 0.1
+# Figures: eight simulated scenes of 96 to 128 px, right ones, and with twelve faults each.
+# Smaller steps, as the logarithm of the factor, may be the scene's.
+_LEAST_STEP = 0.1
+# A white area shows no picture: less than this contrast, as the standard deviation of logarithms.
+_LEAST_CONTRAST = 0.1
+# Correlation with the picture before: 0.75 to 1 after a change of gain.
+_SAME = 0.7
+# The contrast is as strong as before within this share: 0.97 to 1.03 times after a change of gain,
+# 0.64 to 0.77 times after stray light or a gamma.
+_AS_STRONG = 0.1
+# Three quarters of the cells have the same factor within this share of its logarithm: 0.02 to 0.37
+# of a factor of 2, above 5 in right snapshots.
+_ALIKE = 0.4
+# A sum of steps is named from this factor on.
+_LEAST_FACTOR = 1.2
+# Snapshots in a row that it lasts: a flash is none.
+_LASTS = 3
+_TINY = 1e-6
+
+
+class BrightnessSteps:
+    """The factor by which steps have changed the brightness since the first snapshot."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration = calibration
+        self._light = _cells(calibration.phi.sum(0) * calibration.good)
+        self._before: tuple[SnapshotId, F64, Flags] | None = None
+        self._steps = 0.0
+        self._lasts = 0
+
+    def add(self, id_: SnapshotId, counts: Array) -> bool:
+        """Add each snapshot, (H, W) DN; return whether the defects are others now."""
+        known = self.defects
+        if self._light.size >= _FEWEST_CELLS:
+            self._compare(id_, counts)
+        return self.defects != known
+
+    def _compare(self, id_: SnapshotId, counts: Array) -> None:
+        calibration = self._calibration
+        y = np.nan_to_num(calibration.measurement(counts)) * calibration.good
+        level = _cells(y) / np.maximum(self._light, _TINY)
+        usable = (level > _LIT * level.mean()) & (self._light > _LIT * self._light.mean())
+        if calibration.saturation_dn is not None:
+            clipped = (counts >= calibration.saturation_dn).astype(np.float32)
+            usable &= _cells(clipped) == 0
+        now = (id_, np.log(np.maximum(level, _TINY)), usable)
+        before = self._before
+        self._before = now
+        self._lasts += 1
+        if before is None or (before[0].series, before[0].epoch) != (id_.series, id_.epoch):
+            return
+        step = _step(before[1:], now[1:])
+        if step:
+            self._steps += step
+            self._lasts = 1
+
+    @property
+    def defects(self) -> list[Defect]:
+        """The change that lasts; empty for none."""
+        if abs(self._steps) < math.log(_LEAST_FACTOR) or self._lasts < _LASTS:
+            return []
+        text = (
+            f"the picture became {math.exp(self._steps):.2f} times as bright at once, everywhere "
+            "alike: exposure time, gain or lamp have changed; set them back, or calibrate again"
+        )
+        return [Defect("brightness", text)]
+
+
+def _step(before: tuple[F64, Flags], after: tuple[F64, Flags]) -> float:
+    """Return the logarithm of the factor between two pictures that are the same but for it; 0 for
+    none.
+    """
+    usable = before[1] & after[1]
+    if usable.sum() < _FEWEST_CELLS:
+        return 0.0
+    first = before[0][usable]
+    second = after[0][usable]
+    step = float(np.median(second - first))
+    spread = float(np.quantile(np.abs(second - first - step), 0.75))
+    if abs(step) < _LEAST_STEP or spread > _ALIKE * abs(step) or first.std() < _LEAST_CONTRAST:
+        return 0.0
+    same = float(np.corrcoef(first, second)[0, 1])
+    is_one_picture = same > _SAME and abs(second.std() / first.std() - 1) < _AS_STRONG
+    return step if is_one_picture else 0.0
+
+
+def _cells(image: F32) -> F64:
+    """Return the means over cells, (h, w)."""
+    rows, columns = (size // _CELL_PX for size in image.shape)
+    whole = image[: rows * _CELL_PX, : columns * _CELL_PX].astype(np.float64)
+    return np.asarray(whole.reshape(rows, _CELL_PX, columns, _CELL_PX).mean((1, 3)))

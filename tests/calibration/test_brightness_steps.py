@@ -1,0 +1,53 @@
+"""Exposure time, gain or lamp that change while a rig runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from sci_stream.calibration.brightness_steps import BrightnessSteps
+from tests.calibration.moved_masks import Rig
+
+ONSET = 4
+
+
+def named(factors: Sequence[float], offset: float = 0.0, scene: str = "splash") -> list[str]:
+    """Return the texts after snapshots with such gains, the first ones right, and with an offset
+    in units of the mean.
+    """
+    rig = Rig(width_px=128, height_px=128, mask="random", scene=scene, exposure=0.4)
+    steps = BrightnessSteps(rig.calibration)
+    for factor in [1.0] * ONSET + list(factors):
+        snapshot = rig.snapshot()
+        light = snapshot.counts - rig.calibration.dark
+        added = offset * light.mean() * (snapshot.id.seq >= ONSET)
+        counts = rig.calibration.dark + factor * light + added
+        steps.add(snapshot.id, np.rint(counts).astype(np.uint16))
+    return [defect.text for defect in steps.defects]
+
+
+@pytest.mark.parametrize("scene", ["splash", "fast", "slow"])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_gain_that_changes_is_named(scene: str, factor: float) -> None:
+    (text,) = named([factor] * 3, scene=scene)
+    named_factor = float(text.split(" times")[0].rsplit(" ", 1)[1])
+    assert named_factor == pytest.approx(factor, rel=0.02)
+
+
+@pytest.mark.parametrize("scene", ["splash", "balloon", "drops", "pan", "belt", "fan"])
+def test_scene_that_moves_changes_no_gain(scene: str) -> None:
+    assert named([1.0] * 8, scene=scene) == []
+
+
+def test_gain_that_is_set_back_is_not_named() -> None:
+    assert named([2.0] * 3 + [1.0] * 3) == []
+
+
+def test_flash_changes_no_gain() -> None:
+    assert named([2.0]) == []
+
+
+def test_stray_light_changes_no_gain() -> None:
+    assert named([1.0] * 4, offset=0.5) == []
