@@ -34,7 +34,7 @@ _HOLDS = 2
 _PAUSES = 20
 _TINY = 1e-6
 # Weight of the latest estimate of an error that is corrected.
-_NEWEST = 0.1
+_NEWEST = 0.3
 # An error that is corrected stays so until snapshots show less than this share of it. Scenes that
 # show nothing say nothing.
 _STAYS = 0.5
@@ -116,6 +116,8 @@ class _Picture(NamedTuple):
     id: SnapshotId
     mean: F32
     varies: F32
+    lag: float
+    """Lag that the video is without."""
 
 
 class _Look(NamedTuple):
@@ -162,7 +164,7 @@ class SensorFaults:
         self._halves = deque[_Halves](maxlen=_LOOKS)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
-        self._dust = Dust(calibration)
+        self._dust = Dust(calibration, correct=correct)
         self._look_at_s = -math.inf
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
@@ -180,13 +182,13 @@ class SensorFaults:
         for known in (self._pictures, self._lags, self._halves):
             known.clear()
         self._forget_pixels()
+        self._dust.forget()
         self.defects = []
         self.errors = NO_SENSOR_ERRORS
 
     def _forget_pixels(self) -> None:
         for known in (self._looks, self._pairs):
             known.clear()
-        self._dust.forget()
 
     def add(
         self,
@@ -205,7 +207,7 @@ class SensorFaults:
         self._see(id_, video, corrected.lag)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:
-            self._look(counts, counts if solved is None else solved, video)
+            self._look(counts, counts if solved is None else solved, video, corrected)
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         self._estimates = {}
@@ -228,33 +230,41 @@ class SensorFaults:
         if not self._correct:
             return
         known = self.errors._asdict()
+        before = known.pop("specks")
         renewed = {}
         for name, latest in self._estimates.items():
             change = _NEWEST * (latest - known[name]) if known[name] else latest
             renewed[name] = known[name] + change
         others = [bool(renewed.get(name)) != bool(value) for name, value in known.items()]
-        self.errors = SensorErrors(**renewed)
         if any(others):
             self._forget_pixels()
+            self._dust.forget()
+        elif len(before) != len(self._dust.specks):
+            self._forget_pixels()
+        self.errors = SensorErrors(**renewed, specks=self._dust.specks)
 
     def _see(self, id_: SnapshotId, video: Array, corrected_lag: float) -> None:
         """Compare consecutive snapshots, which show lag."""
         cells = _cells(np.asarray(video[self._window], np.float32))
-        self._pictures.append(_Picture(id_, cells.mean(0), np.ptp(cells, 0)))
+        self._pictures.append(_Picture(id_, cells.mean(0), np.ptp(cells, 0), corrected_lag))
         if len(self._pictures) < 3:
             return
         first, second, third = self._pictures
         if not first.id.seq + 2 == second.id.seq + 1 == third.id.seq:
             return
+        if bool(first.lag) != bool(third.lag) or bool(second.lag) != bool(third.lag):
+            return
         lag = _fading(first, second, third) + corrected_lag
         backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
         self._lags.append((lag, lag - backwards))
 
-    def _look(self, counts: Array, solved: Array, video: Array) -> None:
+    def _look(
+        self, counts: Array, solved: Array, video: Array, corrected: SensorErrors
+    ) -> None:
         """Compare pixels and halves of the sensor."""
         self._look_at_halves(self._calibration.measurement(counts)[self._window])
         whole = self._calibration.measurement(solved)
-        self._dust.add(whole)
+        self._dust.add(whole * corrected.transmission(whole.shape))
         y = whole[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))

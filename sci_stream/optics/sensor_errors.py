@@ -49,7 +49,7 @@ class Speck(NamedTuple):
     share: float
     edge_px: float
 
-    def transmission(self, shape: tuple[int, int]) -> F32:
+    def transmission(self, shape: tuple[int, ...]) -> F32:
         """Return the share of the light at each pixel, (H, W)."""
         light = np.ones(shape, np.float32)
         reach = int(np.ceil(self.radius_px + _FAR * self.edge_px))
@@ -131,6 +131,13 @@ class SensorErrors(NamedTuple):
             read.append(Speck(x * _PX, y * _PX, radius * _PX, share * _SHARE, edge * _PX))
         return cls(left * _TAP, upper * _TAP, min(lag, _MAX_LAG) * _LAG, tuple(read))
 
+    def transmission(self, shape: tuple[int, ...]) -> F32:
+        """Return the share of the light that all specks let through, (H, W)."""
+        light = np.ones(shape, np.float32)
+        for speck in self.specks:
+            light *= speck.transmission(shape)
+        return light
+
     def rounded(self) -> SensorErrors:
         """Return the errors at the precision of `to_text`."""
         return self.from_text(self.to_text.removeprefix("^"))
@@ -151,8 +158,8 @@ class SensorErrors(NamedTuple):
         ):
             half = first if brighter > 0 else second
             half -= np.float32(abs(brighter) * white)
-        for speck in self.specks:
-            light /= speck.transmission(light.shape)
+        if self.specks:
+            light /= self.transmission(light.shape)
         light += calibration.dark
         if calibration.saturation_dn is None:
             return light
