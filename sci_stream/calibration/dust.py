@@ -140,7 +140,7 @@ class Dust:
         if self.specks:
             deepest = min(self.specks, key=lambda speck: speck.share)
             place = round(deepest.x_px), round(deepest.y_px)
-            return [_named(place, 1 - deepest.share, len(self.specks))]
+            return [_named(place, 1 - deepest.share, is_restored=True)]
         if len(self._looks) < _LOOKS:
             return []
         dusty, contrast = self._dusty()
@@ -180,15 +180,15 @@ class Dust:
         return np.asarray(whole.mean((1, 3)), np.float32)
 
 
-def _named(place: tuple[int, int], share: float, restored: int = 0) -> Defect:
-    """Return dust at a place as a defect; the light of some specks is restored."""
-    done = f"the light of {restored} specks is restored; " if restored else ""
+def _named(place: tuple[int, int], share: float, *, is_restored: bool = False) -> Defect:
+    """Return dust at a place as a defect."""
+    done = "this light is restored; " if is_restored else ""
     text = (
         f"something at ({place[0]}, {place[1]}) px in (x, y) takes {share:.0%} of the light "
         f"of every scene: dust on the window of the sensor, or on the masks; {done}clean them, or "
         "calibrate again"
     )
-    return Defect("dust", text, corrected=bool(restored))
+    return Defect("dust", text, corrected=is_restored)
 
 
 def _mean(image: F32, side: int) -> F32:

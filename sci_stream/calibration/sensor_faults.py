@@ -258,9 +258,7 @@ class SensorFaults:
         backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
         self._lags.append((lag, lag - backwards))
 
-    def _look(
-        self, counts: Array, solved: Array, video: Array, corrected: SensorErrors
-    ) -> None:
+    def _look(self, counts: Array, solved: Array, video: Array, corrected: SensorErrors) -> None:
         """Compare pixels and halves of the sensor."""
         self._look_at_halves(self._calibration.measurement(counts)[self._window])
         whole = self._calibration.measurement(solved)

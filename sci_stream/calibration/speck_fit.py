@@ -37,6 +37,10 @@ def fitted_speck(picture: F32, x_px: float, y_px: float) -> Speck | None:
     rows = slice(max(0, row - _REACH_PX), min(height, row + _REACH_PX + 1))
     columns = slice(max(0, column - _REACH_PX), min(width, column + _REACH_PX + 1))
     part = picture[rows, columns].astype(np.float64)
+    for first in np.ndindex(2, 2):
+        # Colour filters take light, too.
+        one = (slice(first[0], None, 2), slice(first[1], None, 2))
+        part[one] -= np.median(part[one])
     down, right = np.mgrid[rows, columns].astype(np.float64)
     place = _Place(part, right - x_px, down - y_px)
     fits = [place.fit(radius_px) for radius_px in _RADII_PX]

@@ -57,9 +57,13 @@ class Speck(NamedTuple):
             slice(max(0, round(centre) - reach), max(0, round(centre) + reach + 1))
             for centre in (self.y_px, self.x_px)
         )
-        rows, columns = np.mgrid[: shape[0], : shape[1]]
-        beyond = np.hypot(rows[place] - self.y_px, columns[place] - self.x_px) - self.radius_px
-        light[place] -= (1 - self.share) / (1 + np.exp(beyond / max(self.edge_px, _PX)))
+        rows, columns = np.ogrid[
+            tuple(slice(*part.indices(size)) for part, size in zip(place, shape, strict=True))
+        ]
+        beyond = np.hypot(rows - self.y_px, columns - self.x_px) - self.radius_px
+        light[place] -= (1 - self.share) / (
+            1 + np.exp(np.clip(beyond / max(self.edge_px, _PX), -30, 30))
+        )
         return light
 
 
@@ -91,7 +95,8 @@ class SensorErrors(NamedTuple):
         if self.lag:
             words.append(f"{self.lag:.0%} of the snapshot before is subtracted")
         if self.specks:
-            words.append(f"the light that {len(self.specks)} specks of dust take is restored")
+            places = ", ".join(f"({one.x_px:.0f}, {one.y_px:.0f})" for one in self.specks)
+            words.append(f"light that dust takes at {places} px is restored")
         return words
 
     @property
