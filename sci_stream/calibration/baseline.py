@@ -81,11 +81,11 @@ class Baseline:
         """Noise of the last snapshot relative to the usual one; None if that is unknown."""
         self._since_step: int | None = None
         self._paid = self._unpaid = 0
-        self._begin()
+        self.begin_anew()
         if calibration.noise is not None:
             self._since_step = 0
 
-    def _begin(self) -> None:
+    def begin_anew(self) -> None:
         """Learn the usual figures."""
         self._figures = deque[F64](maxlen=_USUAL)
         self._latest = deque[F64](maxlen=_LATEST)
@@ -103,7 +103,7 @@ class Baseline:
         is_cut = is_cut and self.excess is None and self._since_step is None
         noise = self._noise_of(report, snapshot)
         if is_cut and (noise is None or noise < self._statistics()[0][0] + math.log(_UNEXPLAINED)):
-            self._begin()
+            self.begin_anew()
             return "cut"
         stopped_paying = self._stopped_paying(report)
         if noise is None:
@@ -173,7 +173,7 @@ class Baseline:
             self.excess = ratio
         else:
             explained = list(self._latest) if ratio <= usual_ratio else []
-            self._begin()
+            self.begin_anew()
             self._figures.extend(explained)
 
     def _statistics(self) -> tuple[F64, F64]:

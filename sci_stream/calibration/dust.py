@@ -13,8 +13,10 @@ import torch
 from torch.nn import functional
 
 from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.speck_fit import fitted_speck
 from sci_stream.model import F32, Flags
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.sensor_errors import MAX_SPECKS, Speck
 
 # Figures: 96 rigs of eight scenes, 128 and 192 px, eleven snapshots each. Three specks of 3, 5 and
 # 8 px that take 70 % of the light were found in 16 of them, and none without specks. Thresholds are
@@ -53,12 +55,27 @@ _LEAST_CHANGE = 0.02
 _CELLS = 3
 # Darker cells count as having this share of the mean light.
 _DARK = 0.02
+# Specks are fitted to the mean of so many looks, in which the scene fades.
+_MEAN_LOOKS = 100
+# Known specks are fitted again after so many looks.
+_REFIT = 5
 
 
 class Dust:
-    """Compare the contrasts of places in the latest looks."""
+    """Compare the contrasts of places in the latest looks.
 
-    def __init__(self, calibration: Calibration) -> None:
+    ``correct``: fit a speck to each place, see `specks`.
+    """
+
+    def __init__(self, calibration: Calibration, *, correct: bool = False) -> None:
+        self._correct = correct
+        self.specks: tuple[Speck, ...] = ()
+        """Specks of dust whose light can be restored, known from the first look at them on."""
+        self._mean: F32 | None = None
+        """Mean logarithm of the light of each pixel."""
+        self._added = 0
+        open_to_light = calibration.phi.sum(0)
+        self._light = np.maximum(open_to_light, _DARK * open_to_light.mean())
         large = max(calibration.shape) > _LARGE_PX
         self._cell_px = 2 * _CELL_PX if large else _CELL_PX
         self._looks = deque[F32](maxlen=_LOOKS)
@@ -70,6 +87,9 @@ class Dust:
     def forget(self) -> None:
         """Forget all looks."""
         self._looks.clear()
+        self._mean = None
+        self._added = 0
+        self.specks = ()
 
     def add(self, y: F32) -> None:
         """Add a measurement, (H, W)."""
@@ -83,24 +103,52 @@ class Dust:
         least = max(_DARK * float(places.mean()), 1e-6)
         place, ring = (np.log(np.maximum(part, least)) for part in (places, rings))
         self._looks.append(np.stack((place, ring)))
+        if self._correct:
+            self._renew_specks(y)
+
+    def _renew_specks(self, y: F32) -> None:
+        """Look for specks, and fit those that are known again."""
+        lit = y / self._light
+        latest = np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6)))
+        self._added += 1
+        share = 1 / min(self._added, _MEAN_LOOKS)
+        self._mean = latest if self._mean is None else self._mean + share * (latest - self._mean)
+        if self._added % _REFIT == 0:
+            again = (fitted_speck(self._mean, one.x_px, one.y_px) for one in self.specks)
+            self.specks = tuple(one for one in again if one is not None)
+        if len(self._looks) < _LOOKS:
+            return
+        dusty, _ = self._dusty()
+        if dusty.sum() < _CELLS:
+            return
+        rows, columns = np.nonzero(dusty)
+        x_px, y_px = (self._cell_px * (places + 0.5) - 0.5 for places in (columns, rows))
+        for known in self.specks:
+            apart = np.hypot(x_px - known.x_px, y_px - known.y_px) > 2 * known.radius_px + 4
+            x_px, y_px = x_px[apart], y_px[apart]
+        if not len(x_px) or len(self.specks) >= MAX_SPECKS:
+            return
+        # Cells of one speck are near each other; another speck has its turn at the next look.
+        near = np.hypot(x_px - x_px[0], y_px - y_px[0]) < _RING * self._cell_px / 2
+        speck = fitted_speck(self._mean, float(x_px[near].mean()), float(y_px[near].mean()))
+        if speck is not None:
+            self.specks += (speck,)
 
     @property
     def defects(self) -> list[Defect]:
         """Dust that the looks show; empty for none."""
+        if self.specks:
+            deepest = min(self.specks, key=lambda speck: speck.share)
+            place = round(deepest.x_px), round(deepest.y_px)
+            return [_named(place, 1 - deepest.share, is_restored=True)]
         if len(self._looks) < _LOOKS:
             return []
         dusty, contrast = self._dusty()
         if dusty.sum() < _CELLS:
             return []
         row, column = np.unravel_index(np.where(dusty, contrast, 0.0).argmin(), dusty.shape)
-        share = 1 - float(np.exp(contrast[row, column]))
-        place = self._cell_px * column + 1, self._cell_px * row + 1
-        text = (
-            f"something at ({place[0]}, {place[1]}) px in (x, y) takes {share:.0%} of the light "
-            "of every scene: dust on the window of the sensor, or on the masks; clean them, or "
-            "calibrate again"
-        )
-        return [Defect("dust", text)]
+        place = int(self._cell_px * column + 1), int(self._cell_px * row + 1)
+        return [_named(place, 1 - float(np.exp(contrast[row, column])))]
 
     def _dusty(self) -> tuple[Flags, F32]:
         """Return cells of dust, and the mean contrast of each cell, a logarithm."""
@@ -130,6 +178,17 @@ class Dust:
         height, width = (size // side for size in image.shape)
         whole = image[: height * side, : width * side].reshape(height, side, width, side)
         return np.asarray(whole.mean((1, 3)), np.float32)
+
+
+def _named(place: tuple[int, int], share: float, *, is_restored: bool = False) -> Defect:
+    """Return dust at a place as a defect."""
+    done = "this light is restored; " if is_restored else ""
+    text = (
+        f"something at ({place[0]}, {place[1]}) px in (x, y) takes {share:.0%} of the light "
+        f"of every scene: dust on the window of the sensor, or on the masks; {done}clean them, or "
+        "calibrate again"
+    )
+    return Defect("dust", text, corrected=is_restored)
 
 
 def _mean(image: F32, side: int) -> F32:

@@ -20,6 +20,7 @@ from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.mask_match import compare
 from sci_stream.model import F32, F64, Array, BayerPhase, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
 
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
 # The middle of the sensor suffices, and costs little.
@@ -32,6 +33,13 @@ _HOLDS = 2
 # A look is followed by so many times its duration without one: it takes 5 % of the time at most.
 _PAUSES = 20
 _TINY = 1e-6
+# Weight of the latest estimate of an error that is corrected.
+_NEWEST = 0.3
+# An error that is corrected stays so until snapshots show less than this share of it. Scenes that
+# show nothing say nothing.
+_STAYS = 0.5
+# They must exclude the error by so many standard errors.
+_EXCLUDES = 3.0
 
 # An offset of one half shows twice: its masks have less contrast, and the picture jumps where the
 # halves meet. Figures: 56 rigs of 96 to 256 px, right ones and with 60 DN on one half, which are
@@ -108,6 +116,8 @@ class _Picture(NamedTuple):
     id: SnapshotId
     mean: F32
     varies: F32
+    lag: float
+    """Lag that the video is without."""
 
 
 class _Look(NamedTuple):
@@ -117,6 +127,11 @@ class _Look(NamedTuple):
     is_still: Flags
     rest: F32
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
+
+
+class _Halves(NamedTuple):
+    """A snapshot by halves of the window."""
+
     level: float
     """Mean of y, in units of white."""
     contrast: F64
@@ -129,11 +144,14 @@ class SensorFaults:
     """Compare snapshots of one calibration and their videos.
 
     ``paced``: look at pixels and halves in a twentieth of the time. Results then depend on the
-    clock.
+    clock. ``correct``: estimate the errors that `errors` has, so that they are corrected.
     """
 
-    def __init__(self, calibration: Calibration, *, paced: bool = True) -> None:
+    def __init__(
+        self, calibration: Calibration, *, paced: bool = True, correct: bool = False
+    ) -> None:
         self._calibration = calibration
+        self._correct = correct
         self._pauses = _PAUSES if paced else 0
         height, width = calibration.shape
         rows, columns = (_middle(size) for size in (height, width))
@@ -143,36 +161,60 @@ class SensorFaults:
         self._pictures = deque[_Picture](maxlen=3)
         self._lags = deque[tuple[float, float]](maxlen=_LOOKS)
         self._looks = deque[_Look](maxlen=_LOOKS)
+        self._halves = deque[_Halves](maxlen=_LOOKS)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
-        self._dust = Dust(calibration)
+        self._dust = Dust(calibration, correct=correct)
         self._look_at_s = -math.inf
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
         self._held = 0
         """Snapshots in a row that showed these."""
+        self._estimates: dict[str, float] = {}
+        """Errors that the faults of the last snapshot have, by field of `SensorErrors`."""
         self.defects: list[Defect] = []
         """The faults that the snapshots show; empty if the sensor is as calibrated."""
+        self.errors = NO_SENSOR_ERRORS
+        """The errors to correct: those of the faults."""
 
     def forget(self) -> None:
         """Forget all snapshots."""
-        for known in (self._pictures, self._lags, self._looks, self._pairs):
+        for known in (self._pictures, self._lags, self._halves):
             known.clear()
+        self._forget_pixels()
         self._dust.forget()
         self.defects = []
+        self.errors = NO_SENSOR_ERRORS
 
-    def add(self, id_: SnapshotId, counts: Array, video: Array) -> bool:
+    def _forget_pixels(self) -> None:
+        for known in (self._looks, self._pairs):
+            known.clear()
+
+    def add(
+        self,
+        id_: SnapshotId,
+        counts: Array,
+        video: Array,
+        corrected: SensorErrors = NO_SENSOR_ERRORS,
+        solved: Array | None = None,
+    ) -> bool:
         """Add each snapshot, (H, W) DN, and its video, (B, H, W); return whether the faults are
         others now.
+
+        ``corrected`` are the errors that the solve took out of the counts, and ``solved`` the
+        counts without them; None for no errors.
         """
-        self._see(id_, video)
+        self._see(id_, video, corrected.lag)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:
-            self._look(counts, video)
+            self._look(counts, counts if solved is None else solved, video, corrected)
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
-        # An offset of one half shows as gains of its pixels, too.
-        shown = self._taps() or [*self._lag(), *self._gains(), *self._dust.defects]
+        self._estimates = {}
+        shown = self._taps()
+        if not shown or self.errors.left or self.errors.upper:
+            # An offset of one half that is not corrected shows as gains of its pixels, too.
+            shown += [*self._lag(), *self._gains(), *self._dust.defects]
         names = [defect.name for defect in shown]
         self._held = self._held + 1 if names == self._names else 1
         self._names = names
@@ -180,78 +222,125 @@ class SensorFaults:
         if self._held < _HOLDS:
             return False
         self.defects = shown
+        self._renew()
         return not was_known
 
-    def _see(self, id_: SnapshotId, video: Array) -> None:
+    def _renew(self) -> None:
+        """Renew the errors to correct, slowly where they are known."""
+        if not self._correct:
+            return
+        known = self.errors._asdict()
+        before = known.pop("specks")
+        renewed = {}
+        for name, latest in self._estimates.items():
+            change = _NEWEST * (latest - known[name]) if known[name] else latest
+            renewed[name] = known[name] + change
+        others = [bool(renewed.get(name)) != bool(value) for name, value in known.items()]
+        if any(others):
+            self._forget_pixels()
+            self._dust.forget()
+        elif len(before) != len(self._dust.specks):
+            self._forget_pixels()
+        self.errors = SensorErrors(**renewed, specks=self._dust.specks)
+
+    def _see(self, id_: SnapshotId, video: Array, corrected_lag: float) -> None:
         """Compare consecutive snapshots, which show lag."""
         cells = _cells(np.asarray(video[self._window], np.float32))
-        self._pictures.append(_Picture(id_, cells.mean(0), np.ptp(cells, 0)))
+        self._pictures.append(_Picture(id_, cells.mean(0), np.ptp(cells, 0), corrected_lag))
         if len(self._pictures) < 3:
             return
         first, second, third = self._pictures
         if not first.id.seq + 2 == second.id.seq + 1 == third.id.seq:
             return
-        lag = _fading(first, second, third)
+        if bool(first.lag) != bool(third.lag) or bool(second.lag) != bool(third.lag):
+            return
+        lag = _fading(first, second, third) + corrected_lag
         backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
         self._lags.append((lag, lag - backwards))
 
-    def _look(self, counts: Array, video: Array) -> None:
+    def _look(self, counts: Array, solved: Array, video: Array, corrected: SensorErrors) -> None:
         """Compare pixels and halves of the sensor."""
-        whole = self._calibration.measurement(counts)
-        self._dust.add(whole)
+        self._look_at_halves(self._calibration.measurement(counts)[self._window])
+        whole = self._calibration.measurement(solved)
+        self._dust.add(whole * corrected.transmission(whole.shape))
         y = whole[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
         rest = (y - expected) / np.maximum(expected, _DARK)
         # Light that no mask codes is smooth, gains of pixels are not.
         rest = rest - ring_mean(rest[np.newaxis].astype(np.float32), self._step)[0]
-        contrast = _uncoded(y, self._phi, self._calibration.bayer)
         is_still = _eroded(np.ptp(frames, 0) < _STILL_PIXEL)
-        light = self._phi.sum(0)
-        open_to_light = np.maximum(light, _DARK * light.max())
-        lit = y / open_to_light / float((1 / open_to_light).mean())
-        jumps = (_jumps(lit.mean(0), self._step), _jumps(lit.mean(1), self._step))
-        now = _Look(frames.mean(0), is_still, rest, float(y.mean()), contrast, jumps)
+        now = _Look(frames.mean(0), is_still, rest)
         if self._looks:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
         self._looks.append(now)
 
+    def _look_at_halves(self, y: F32) -> None:
+        contrast = _uncoded(y, self._phi, self._calibration.bayer)
+        light = self._phi.sum(0)
+        open_to_light = np.maximum(light, _DARK * light.max())
+        lit = y / open_to_light / float((1 / open_to_light).mean())
+        jumps = (_jumps(lit.mean(0), self._step), _jumps(lit.mean(1), self._step))
+        self._halves.append(_Halves(float(y.mean()), contrast, jumps))
+
     def _taps(self) -> list[Defect]:
-        if len(self._looks) < _FEWEST:
+        if len(self._halves) < _FEWEST:
             return []
-        sums = np.sum([look.contrast for look in self._looks], 0)
-        level = float(np.mean([look.level for look in self._looks]))
+        sums = np.sum([look.contrast for look in self._halves], 0)
+        level = float(np.mean([look.level for look in self._halves]))
         sides = (("left", "right"), ("upper", "lower"))
         for axis, names in enumerate(sides):
+            known = (self.errors.left, self.errors.upper)[axis]
             offset, error = _difference(sums if axis == 0 else sums.swapaxes(1, 2))
             error = math.hypot(error, _BIAS * level)
-            jump, jump_error = _middle_jump(np.mean([look.jumps[axis] for look in self._looks], 0))
+            jump, jump_error = _middle_jump(np.mean([look.jumps[axis] for look in self._halves], 0))
             signs = np.array([offset / error, jump / jump_error]) * np.sign(offset)
             agrees = abs(jump - offset) < _AGREE * math.hypot(error, jump_error)
+            weights = np.array([1 / error**2, 1 / jump_error**2])
+            offset = float(weights @ (offset, jump) / weights.sum())
+            missing = abs(known) - offset * math.copysign(1.0, known)
+            excess = missing * math.sqrt(weights.sum())
+            is_over = agrees and missing > _STAYS * abs(known) and excess > _EXCLUDES
             if not agrees or (signs < _LEAST_SIGN).any() or np.hypot(*signs) < _LEAST_OFFSET:
-                continue
+                if not known or is_over:
+                    continue
+                offset = known
+            self._estimates[("left", "upper")[axis]] = offset
             offset_dn = abs(offset) * self._calibration.full_scale_dn
             text = (
                 f"the {names[int(offset < 0)]} half of the picture is {offset_dn:.0f} DN brighter "
                 "than its masks let light through: two taps of the sensor with different black "
-                "levels, or light on one half; take dark frames again"
+                f"levels, or light on one half; {self._done('subtracted')}take dark frames again"
             )
-            return [Defect("two_taps", text)]
+            return [self._defect("two_taps", text)]
         return []
 
     def _lag(self) -> list[Defect]:
+        known = self.errors.lag
         lags = np.array([pair for pair in self._lags if np.isfinite(pair[0])])
+        lag, excess = np.median(lags, 0) if len(lags) else (known, known)
         if len(lags) < _FEWEST:
+            lag = known
+        elif (
+            not _LEAST_LAG < lag < _MAX_LAG
+            or min(excess, np.quantile(lags[:, 0], 0.25)) < _LEAST_LAG / 2
+        ):
+            lag = known if lag > _STAYS * known else 0.0
+        if not lag:
             return []
-        lag, excess = np.median(lags, 0)
-        least = min(excess, np.quantile(lags[:, 0], 0.25))
-        if not _LEAST_LAG < lag < _MAX_LAG or least < _LEAST_LAG / 2:
-            return []
+        self._estimates["lag"] = float(lag)
         text = (
             f"each snapshot still shows {lag:.0%} of the one before: image lag of the sensor, or "
-            "an exposure that is not cleared; let the camera reset the sensor before each exposure"
+            f"an exposure that is not cleared; {self._done('subtracted')}let the camera reset the "
+            "sensor before each exposure"
         )
-        return [Defect("image_lag", text)]
+        return [self._defect("image_lag", text)]
+
+    def _done(self, how: str) -> str:
+        return f"{how}; " if self._correct else ""
+
+    def _defect(self, name: str, text: str) -> Defect:
+        return Defect(name, text, corrected=self._correct)
 
     def _gains(self) -> list[Defect]:
         if len(self._pairs) < _FEWEST:

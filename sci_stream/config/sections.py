@@ -109,6 +109,8 @@ class CalibrationSection(Section):
     """Warn if the masks have moved further than this since the calibration, pixels."""
     correct_shift: bool = True
     """Correct the masks by what snapshots show: shift, blur and gain of each, black level."""
+    correct_sensor: Rare[bool] = True
+    """Correct faults of the sensor that snapshots show: two taps, image lag, dust."""
 
 
 class PolicySection(Section):

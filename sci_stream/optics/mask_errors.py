@@ -27,6 +27,12 @@ from sci_stream.optics.displacement import (
     Displacement,
     within,
 )
+from sci_stream.optics.sensor_errors import (
+    NO_SENSOR_ERRORS,
+    SENSOR_LENGTH,
+    SENSOR_PATTERN,
+    SensorErrors,
+)
 
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
@@ -42,7 +48,7 @@ _NUMBER = r"-?\d{1,5}"
 MAX_MASKS = 64
 CORRECTION_PATTERN = (
     rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
-    rf"(~\d{{1,6}}(,\d{{1,6}}){{0,{MAX_MASKS - 1}}})?"
+    rf"({SENSOR_PATTERN})?(~\d{{1,6}}(,\d{{1,6}}){{0,{MAX_MASKS - 1}}})?"
 )
 """Matches the text of `MaskCorrection.to_text`."""
 
@@ -65,21 +71,28 @@ _IN_WORDS = 0.005
 @dataclass(frozen=True)
 class MaskCorrection:
     """Correction of a calibration: a displacement of all masks, errors of each, an excess of the
-    black level, and the light of each frame.
+    black level, the light of each frame, and errors of the sensor.
 
     ``masks`` is empty for none, ``black`` in units of y. ``light`` is relative to the mean of all
-    frames, and empty if it is even; it belongs to one exposure, and not to the masks.
+    frames, and empty if it is even; it belongs to one exposure, and not to the masks. ``sensor``
+    changes the snapshot, and not the masks.
     """
 
     displacement: Displacement = NO_DISPLACEMENT
     masks: tuple[MaskError, ...] = ()
     black: float = 0.0
     light: tuple[float, ...] = ()
+    sensor: SensorErrors = NO_SENSOR_ERRORS
 
     @property
     def is_none(self) -> bool:
-        """Whether the calibration is used as it is."""
-        return self == NO_CORRECTION
+        """Whether masks, black level and light are as calibrated."""
+        return self.of_masks == NO_CORRECTION
+
+    @property
+    def of_masks(self) -> MaskCorrection:
+        """The same correction of a sensor without errors."""
+        return replace(self, sensor=NO_SENSOR_ERRORS)
 
     @property
     def own(self) -> MaskCorrection:
@@ -167,6 +180,7 @@ class MaskCorrection:
             words.append(f"black level {self.black:+.4f} of white")
         if self.light:
             words.append(f"light changes by {self.light_depth:.0%} within exposures")
+        words += self.sensor.words
         return ", ".join(words)
 
     def _words_of_masks(self) -> list[str]:
@@ -188,8 +202,8 @@ class MaskCorrection:
         """The correction as a short text, for messages and recordings; ``""`` for none.
 
         That of the displacement; then, after a bar, the black level in hundred-thousandths; and of
-        each mask the shifts in thousandths, blur and gain in ten-thousandths; then, after a tilde,
-        the light of each frame in ten-thousandths.
+        each mask the shifts in thousandths, blur and gain in ten-thousandths; then the errors of
+        the sensor; then, after a tilde, the light of each frame in ten-thousandths.
 
         >>> MaskCorrection(masks=(MaskError(0.1, 0.0, 0.0, -0.05),), black=0.002).to_text
         '|200;100,0,0,-500'
@@ -204,6 +218,7 @@ class MaskCorrection:
         ]
         if masks and (black or any(map(any, masks))):
             text += f"|{black};" + ";".join(",".join(map(str, mask)) for mask in masks)
+        text += self.sensor.to_text
         if self.light:
             gains = (max(1, min(_MAX_LIGHT, round(gain / _LIGHT))) for gain in self.light)
             text += "~" + ",".join(map(str, gains))
@@ -222,11 +237,13 @@ class MaskCorrection:
                 got=text,
             )
         lasting, _, of_light = text.partition("~")
+        lasting, _, of_sensor = lasting.partition("^")
         common, _, of_masks = lasting.partition("|")
+        sensor = SensorErrors.from_text(of_sensor)
         displacement = Displacement.from_text(common)
         light = tuple(int(gain) * _LIGHT for gain in of_light.split(",") if gain)
         if not of_masks:
-            return cls(displacement, light=light)
+            return cls(displacement, light=light, sensor=sensor)
         black, *masks = of_masks.split(";")
         errors = (
             MaskError(
@@ -234,7 +251,7 @@ class MaskCorrection:
             )
             for mask in masks
         )
-        return cls(displacement, tuple(errors), int(black) * _BLACK, light)
+        return cls(displacement, tuple(errors), int(black) * _BLACK, light, sensor)
 
     def rounded(self) -> MaskCorrection:
         """Return the correction at the precision of `to_text`, so that a replay from the text is
@@ -258,4 +275,4 @@ def in_recorded_light(video: Array, masks_at: str) -> Array:
 def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MAX_MASKS else 0
-    return DISPLACEMENT_LENGTH + (8 + 35 * masks if masks else 0)
+    return DISPLACEMENT_LENGTH + SENSOR_LENGTH + (8 + 35 * masks if masks else 0)

@@ -29,8 +29,9 @@ from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor_faults import SensorFaults
-from sci_stream.model import Flags, Snapshot
+from sci_stream.model import Flags, Snapshot, SnapshotId
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Tail, Watch
 from sci_stream.recon.light import LightWatch
@@ -58,6 +59,8 @@ _MAX_SHIFT_PX = 2
 _MOVED_PX = 0.1
 # Light, or a gain of masks, that changes by more changes these slopes, too.
 _DEEP = 0.3
+# A GPU solves two snapshots at once.
+_MAX_PENDING = 4
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,15 @@ class Guard:
         Name a shift of the masks above this one as a defect, pixels.
     live
         A camera does not wait: after the first snapshots, measure the masks at most once a second.
+    correct_sensor
+        Correct the snapshots by faults of the sensor that they show.
     """
 
     every: int = 20
     correct: bool = True
     warn_shift_px: float = 0.1
     live: bool = False
+    correct_sensor: bool = True
 
 
 NO_GUARD = Guard(every=0)
@@ -87,10 +93,14 @@ NO_GUARD = Guard(every=0)
 
 
 class Decision(NamedTuple):
-    """An earlier decision on a snapshot: the masks that it was solved with, and its outcome."""
+    """An earlier decision on a snapshot: the masks that it was solved with, and its outcome.
+
+    ``before`` is the snapshot before it, if that is known: image lag is a part of it.
+    """
 
     correction: MaskCorrection
     withheld: bool
+    before: Snapshot | None = None
 
 
 class Delivered(NamedTuple):
@@ -105,6 +115,13 @@ class Delivered(NamedTuple):
     report: SolveReport
     defects: tuple[Defect, ...]
     tail: Tail | None = None
+
+
+class _Solved(NamedTuple):
+    """A snapshot as it is solved, without these errors of the sensor."""
+
+    snapshot: Snapshot
+    errors: SensorErrors
 
 
 class GuardedSolver:
@@ -136,7 +153,12 @@ class GuardedSolver:
         self._monitor = self._new_monitor()
         self._inspected: list[Defect] = []
         self._pixels = PixelDefects(engine.calibration)
-        self._sensor = SensorFaults(engine.calibration)
+        self._sensor = SensorFaults(engine.calibration, correct=guard.correct_sensor)
+        self._before: Snapshot | None = None
+        self._pending: dict[SnapshotId, _Solved] = {}
+        """Snapshots that are being solved."""
+        self._is_right = True
+        """Whether faults of the sensor explain the snapshots, and not other masks."""
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
         self._pixels_at_s = 0.0
@@ -241,6 +263,7 @@ class GuardedSolver:
 
     def _correct(self, correction: MaskCorrection, light: tuple[float, ...]) -> None:
         """Correct the masks, and take them under this light of each frame."""
+        correction = replace(correction, sensor=self.engine.masks.correction.sensor)
         of_exposure = bool(light) and self._light.of_exposure
         self._light.of_masks = light if of_exposure else ()
         lit = correction.exposed(light) if of_exposure else correction.lit(light)
@@ -300,7 +323,8 @@ class GuardedSolver:
         names = {defect.name for defect in noticed}
         if self._guard.live:
             noticed += defects_of(self._defective)
-        if self._guard.live and health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES)):
+        self._is_right = health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES))
+        if self._guard.live and self._is_right:
             self._baseline.note(health)
             # The corrections follow what they can follow of a fault of the sensor.
             masks_or_light = [
@@ -333,22 +357,68 @@ class GuardedSolver:
 
         Call `finish` with the result.
         """
-        self.measure(snapshot)
-        return self.engine.begin(snapshot, iterations, watch=watch)
+        before = self._before
+        self._before = snapshot
+        errors = self._sensor.errors if self._is_right else NO_SENSOR_ERRORS
+        solved = self._without_errors(snapshot, before, errors)
+        self._pending[snapshot.id] = solved
+        if len(self._pending) > _MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
+        self.measure(solved.snapshot)
+        return self.engine.begin(solved.snapshot, iterations, watch=watch)
+
+    def _without_errors(
+        self, snapshot: Snapshot, before: Snapshot | None, errors: SensorErrors
+    ) -> _Solved:
+        """Return a snapshot without these errors of the sensor, and those that it had.
+
+        Lag is known only beside the snapshot before.
+        """
+        if before is None or not _follows(snapshot, before):
+            errors = errors._replace(lag=0.0)
+        errors = errors.rounded()
+        used = self.engine.masks.correction
+        if used.sensor != errors:
+            self.engine.correct_masks(replace(used, sensor=errors))
+        corrected = snapshot
+        if errors != NO_SENSOR_ERRORS:
+            counts = None if before is None else before.counts
+            calibration = self.engine.calibration
+            corrected = replace(
+                snapshot, counts=errors.without(snapshot.counts, counts, calibration)
+            )
+        return _Solved(corrected, errors)
 
     def finish(self, snapshot: Snapshot, pending: AsyncSolve) -> Delivered:
         """Wait for a solve, check its video, and deliver or withhold it."""
         video, report = pending.finish()
+        known = self._pending.pop(snapshot.id, None)
+        solved = _Solved(snapshot, NO_SENSOR_ERRORS) if known is None else known
         health = None
         if self._monitor is not None:
             self._misfit = self._network_misfit(pending.own_residual, report.noise or 0.0)
             try:
-                health = self._check(snapshot, video, report, self._monitor)
+                if self._guard.live:
+                    self._look_at_sensor(snapshot, solved, video, self._monitor)
+                health = self._check(solved.snapshot, video, report, self._monitor)
             except Exception as error:
                 if self._failed is None:
                     raise
                 self._failed(error, snapshot)
         return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
+
+    def _look_at_sensor(
+        self, snapshot: Snapshot, solved: _Solved, video: Video, monitor: CalibrationMonitor
+    ) -> None:
+        """Look for faults of the sensor, and measure anew if they are others now."""
+        counts = solved.snapshot.counts
+        if not self._sensor.add(snapshot.id, snapshot.counts, video, solved.errors, counts):
+            return
+        monitor.look_now()
+        if self._sensor.errors != NO_SENSOR_ERRORS or solved.errors != NO_SENSOR_ERRORS:
+            # The snapshots are others from now on.
+            monitor.begin_anew()
+            self._baseline.begin_anew()
 
     def _find_defective(self, snapshot: Snapshot, video: Video) -> bool:
         """Look for pixels that are wrong in many snapshots, in a twentieth of the time; return
@@ -393,8 +463,6 @@ class GuardedSolver:
                 monitor.look_now()
             if change:
                 self._inspect_at_s = 0.0
-        if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
-            monitor.look_now()
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
         if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
@@ -417,7 +485,9 @@ class GuardedSolver:
     ) -> Delivered:
         """Solve a snapshot with the masks that an earlier solve had, and its outcome."""
         self.engine.correct_masks(decision.correction)
-        video, report = self.engine.reconstruct(snapshot, iterations)
+        errors = decision.correction.sensor
+        solved = self._without_errors(snapshot, decision.before, errors).snapshot
+        video, report = self.engine.reconstruct(solved, iterations)
         return self._delivered(snapshot, video, report, decision.withheld)
 
     def _delivered(
@@ -428,6 +498,13 @@ class GuardedSolver:
             tail = None
             video, report = withhold(video, report, snapshot, self.engine.calibration)
         return Delivered(video, report, self.defects, tail)
+
+
+def _follows(snapshot: Snapshot, before: Snapshot) -> bool:
+    """Return whether no frame is missing between two snapshots."""
+    id_ = snapshot.id
+    is_next = before.id == SnapshotId(id_.series, id_.epoch, id_.seq - 1)
+    return is_next and snapshot.dropped_before == 0
 
 
 def _cause(defect: Defect) -> Defect | None:

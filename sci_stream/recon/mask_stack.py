@@ -51,7 +51,8 @@ class MaskStack:
         """
         calibration = self._calibration
         correction = correction.rounded()
-        if correction == self.correction and self.turns:
+        if correction.of_masks == self.correction.of_masks and self.turns:
+            self.correction = correction
             return
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)

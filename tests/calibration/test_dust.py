@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sci_stream.calibration.dust import Dust
+from sci_stream.calibration.speck_fit import fitted_speck
 from sci_stream.model import F32
 from tests.calibration.moved_masks import Rig
 
@@ -28,6 +29,31 @@ def texts(rig: Rig, window: F32) -> list[str]:
         light = (counts - rig.calibration.dark) * window
         dust.add(rig.calibration.measurement(light + rig.calibration.dark))
     return [defect.text for defect in dust.defects]
+
+
+@pytest.mark.parametrize("bayer", ["none", "RGGB"])
+def test_speck_before_a_moving_scene_is_fitted(bayer: str) -> None:
+    rig = Rig(width_px=SIZE, height_px=SIZE, mask="random", bayer=bayer, scene="pan", speed=2.0)
+    window = specks(60, 80)
+    dust = Dust(rig.calibration, correct=True)
+    for _ in range(2 * LOOKS):
+        counts = rig.snapshot().counts
+        light = (counts - rig.calibration.dark) * window
+        dust.add(rig.calibration.measurement(light + rig.calibration.dark))
+    (speck,) = dust.specks
+    np.testing.assert_allclose(speck.transmission((SIZE, SIZE)), window, atol=0.06)
+    (defect,) = dust.defects
+    assert defect.corrected
+    assert "this light is restored" in defect.text
+    dust.forget()
+    assert dust.specks == ()
+
+
+def test_place_that_is_not_round_is_no_speck() -> None:
+    rows, columns = np.mgrid[:64, :64]
+    bar = np.where((abs(rows - 30) < 3) & (abs(columns - 34) < 14), 0.3, 1.0)
+    assert fitted_speck(np.log(bar).astype(np.float32), 34, 30) is None
+    assert fitted_speck(np.zeros((64, 64), np.float32), 34, 30) is None
 
 
 @pytest.mark.parametrize("bayer", ["none", "RGGB"])

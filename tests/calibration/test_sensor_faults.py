@@ -11,10 +11,12 @@ import torch
 
 from sci_stream.calibration import sensor_faults
 from sci_stream.calibration.sensor_faults import SensorFaults
-from sci_stream.model import Array
+from sci_stream.model import Array, Snapshot
+from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.optics.sensor_errors import SensorErrors
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import Guard, GuardedSolver
+from sci_stream.recon.guarded import NO_GUARD, Decision, Guard, GuardedSolver
 from sci_stream.recon.settings import default_settings
 from tests.calibration.moved_masks import Rig
 
@@ -95,16 +97,68 @@ def test_motion_that_a_solve_smooths_is_no_lag() -> None:
         assert "image_lag" not in [defect.name for defect in sensor.defects]
 
 
-def test_guarded_solve_of_a_rig_names_two_taps(monkeypatch: pytest.MonkeyPatch) -> None:
+def guarded(rig: Rig, guard: Guard) -> GuardedSolver:
+    cpu = torch.device("cpu")
+    engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, default_settings(cpu, "tv"))
+    return GuardedSolver(engine, guard)
+
+
+def faulty_series(rig: Rig, fault: Fault, count: int) -> list[Snapshot]:
+    """Return consecutive snapshots of a sensor with a fault."""
+    dark = rig.calibration.dark
+    before = np.zeros(rig.calibration.shape)
+    series = []
+    for _ in range(count):
+        snapshot = rig.snapshot()
+        light = snapshot.counts - dark
+        counts = np.rint(fault(light, before) + dark).clip(0, 4095).astype(np.uint16)
+        before = light
+        series.append(dataclasses.replace(snapshot, counts=counts))
+    return series
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "words"),
+    [
+        (with_taps, "two_taps", "left half is made 0.1"),
+        (with_lag, "image_lag", "10% of the snapshot before is subtracted"),
+    ],
+)
+def test_guarded_solve_of_a_rig_corrects_the_fault(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str, words: str
+) -> None:
     # Looks at each snapshot, also where other programs take the time of this one.
     monkeypatch.setattr(sensor_faults, "_PAUSES", 0)
     rig = Rig(width_px=128, height_px=128, mask="random", scene="fast")
-    cpu = torch.device("cpu")
-    engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, default_settings(cpu, "tv"))
-    solver = GuardedSolver(engine, Guard(every=1, live=True))
-    for _ in range(SNAPSHOTS):
-        snapshot = rig.snapshot()
-        counts = with_taps(snapshot.counts, snapshot.counts).clip(0, 4095)
-        delivered = solver.solve(dataclasses.replace(snapshot, counts=counts.astype(np.uint16)), 4)
-    assert [defect.name for defect in delivered.defects] == ["two_taps"]
-    assert "left half" in delivered.defects[0].text
+    series = faulty_series(rig, fault, 14)
+    corrects = guarded(rig, Guard(every=1, live=True))
+    names = guarded(rig, Guard(every=1, live=True, correct_sensor=False))
+    for snapshot in series:
+        corrected = corrects.solve(snapshot, 4)
+        named = names.solve(snapshot, 4)
+    for delivered, is_corrected in ((corrected, True), (named, False)):
+        (defect,) = delivered.defects
+        assert defect.name == name
+        assert defect.corrected == is_corrected
+        assert ("subtracted" in defect.text) == is_corrected
+    assert words in MaskCorrection.from_text(corrected.report.masks_at).words
+    assert "^" not in named.report.masks_at
+    assert corrected.report.psnr_db is not None
+    assert named.report.psnr_db is not None
+    assert corrected.report.psnr_db > named.report.psnr_db + 1
+
+
+def test_lag_is_subtracted_only_beside_the_snapshot_before() -> None:
+    rig = Rig(width_px=64, height_px=64, mask="random", scene="fast")
+    first, second, third = faulty_series(rig, with_lag, 3)
+    lost = dataclasses.replace(third, dropped_before=1)
+    correction = MaskCorrection(sensor=SensorErrors(lag=0.1))
+    solver = guarded(rig, NO_GUARD)
+    for snapshot, before, text in (
+        (third, second, "^0,0,1000"),
+        (third, first, ""),
+        (lost, second, ""),
+        (third, None, ""),
+    ):
+        decision = Decision(correction, withheld=False, before=before)
+        assert solver.solve_as_decided(snapshot, decision, 2).report.masks_at == text

@@ -15,13 +15,16 @@ import pytest
 
 import sci_stream
 from sci_stream.arrays.api import DataWarning
+from sci_stream.calibration import sensor_faults
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recording.calibration_file import load_calibration, save_calibration
 from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.series import open_recording
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.solve import SolveOptions, solve_file
+from sci_stream_drivers.simulated.sensor import Sensor
 from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, environment, wait_for, write_rig
@@ -167,6 +170,38 @@ def test_run_reports_and_corrects_mask_shift(
     found = differences(recorded, again)
     assert len(found) == 10
     assert max(found.values()) <= 2**-10, "replay equals live, with shifted masks"
+
+
+def test_replay_corrects_faults_of_the_sensor_as_the_run(
+    rig_in_process: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Sensor.convert
+    exposures: list[np.ndarray] = []
+
+    def with_lag_and_taps(self: Sensor, y: np.ndarray, index: int) -> np.ndarray:
+        light = right(self, y, index) - float(self.black_dn)
+        counts = light + self.black_dn
+        counts[:, :64] += 80
+        counts += 0.1 * (exposures[-1] if exposures else 0)
+        exposures.append(light)
+        return counts.clip(0, 4095).astype(np.uint16)
+
+    monkeypatch.setattr(Sensor, "convert", with_lag_and_taps)
+    # Looks at each snapshot, however busy the machine is.
+    monkeypatch.setattr(sensor_faults, "_PAUSES", 0)
+    options = {"mask": "random", "scene": "fast"}
+    rig = run(rig_in_process, options, 24, health_every=1)
+    (recorded,) = rig.segments()
+    again = replay(recorded, ReplayPlan()).path
+    with open_recording(recorded) as live, open_recording(again) as offline:
+        masks_at = [text.decode() for text in live.table["masks_at"].tolist()]
+        assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
+    sensor = MaskCorrection.from_text(masks_at[-1]).sensor
+    assert sensor.left > 0
+    assert sensor.lag == pytest.approx(0.1, abs=0.03)
+    found = differences(recorded, again)
+    assert len(found) == 24
+    assert max(found.values()) <= 2**-10, "replay equals live"
 
 
 def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMaker) -> None:

@@ -36,7 +36,13 @@ class CalibrationWatch:
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
         self._section = section
-        guard = Guard(section.health_every, section.correct_shift, section.warn_shift_px, live=True)
+        guard = Guard(
+            section.health_every,
+            section.correct_shift,
+            section.warn_shift_px,
+            live=True,
+            correct_sensor=section.correct_sensor,
+        )
         self.solver = GuardedSolver(engine, guard, failed=_log_failure)
         self.engine = engine
         self._unmeasured = float(engine.calibration.blind.mean())

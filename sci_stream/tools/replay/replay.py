@@ -425,6 +425,9 @@ class _Run:
         decision = self.solver.decision_of(seq)
         if decision is None:
             return snapshot, solver.solve(snapshot, iterations)
+        if decision.correction.sensor.lag and self.series.has("raw", seq - 1):
+            before = self._snapshot(seq - 1, self.series.row(seq - 1))
+            decision = decision._replace(before=before)
         return snapshot, solver.solve_as_decided(snapshot, decision, iterations)
 
     def _reconstruction(
