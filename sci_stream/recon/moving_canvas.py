@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.model import F32, BayerPhase
 from sci_stream.optics.bayer import colour_sites
 
-# The constants were chosen with those of `moving_image`.
+# The constants were chosen with those of `moving_image`, on the same data.
 
 # Taps of the windowed sinc that moves an image by parts of a pixel.
 TAPS = 8
@@ -188,7 +188,7 @@ class _Views:
         return frames
 
     def add_transposed(self, frames: F32, image: F32) -> None:
-        """Add to an image what the transpose of `frames` makes of views."""
+        """Add the transpose of `frames`, of views (B, h, w), to an image."""
         more = TAPS - 1
         border = cv2.BORDER_CONSTANT
         padded = np.zeros((self._height + more, self._width + more), np.float32)
