@@ -1,10 +1,12 @@
 """Study scenes that move as one, and clips that do not; the results are in moving-image.md.
 
-``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE]`` prints the gain of a moving image,
-dB, and its share of the time of a default solve. MASKS: binary (default), grey or shifting; FRAMES:
-8; NOISE: the standard deviation of y, 0.01. SCI_STREAM_DATA names the data: photographs of
-``test/kodak24`` are moved by sinc interpolation, the first half for tuning, the second for
-reporting; clips of ``video_train/free`` are for tuning, of ``video_train/research`` for reporting.
+``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE] [CAMERA]`` prints the gain of a
+moving image, dB, and its share of the time of a default solve. MASKS: binary (default), grey or
+shifting; FRAMES: 8; NOISE: the standard deviation of y, 0.01; CAMERA: grey (default) or mosaic.
+SCI_STREAM_DATA names the data: photographs of ``test/kodak24`` are moved by sinc interpolation, the
+first half for tuning, the second for reporting; clips of ``video_train/free`` are for tuning, of
+``video_train/research`` for reporting, all of one hue before a mosaic. Colour films of ``video``
+are cut into clips: even ones are for tuning, odd ones for reporting.
 """
 
 from __future__ import annotations
@@ -15,24 +17,34 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from sci_stream.model import F32
+from sci_stream.files.media import video_frames
+from sci_stream.model import F32, BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import GuardedSolver
 from sci_stream.recon.settings import default_settings
+from sci_stream_lab.training.images import read_rgb
 from sci_stream_lab.training.video.clips import read_clip
 
 CPU = torch.device("cpu")
 SIZE = 128
 MAX_BYTES = 60_000_000
 MAX_SPEED_PX = 2.0
+CLIPS_OF_FILM = 12
+# Weights of the colours in grey, and the hue of grey clips before a mosaic.
+GREY = np.float32([0.299, 0.587, 0.114])
+HUE = np.float32([0.7, 1, 0.8])
+T = TypeVar("T", bound=np.generic)
 
 
 def displaced(image: F32, down: float, right: float) -> F32:
@@ -44,27 +56,50 @@ def displaced(image: F32, down: float, right: float) -> F32:
 
 
 def pans(data: Path, n_frames: int, half: slice) -> Iterator[tuple[str, F32]]:
-    """Yield photographs that move as one."""
+    """Yield photographs that move as one, (B, SIZE, SIZE, 3)."""
     rng = np.random.default_rng(half.start)
     times = np.arange(n_frames) - (n_frames - 1) / 2
     for path in sorted((data / "test" / "kodak24").iterdir())[half]:
-        photograph = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE).astype(np.float32) / 255
-        photograph = cv2.resize(photograph, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        photograph = half_size(read_rgb(path))
         velocity = rng.uniform(-MAX_SPEED_PX, MAX_SPEED_PX, 2)
-        frames = np.stack([displaced(photograph, *(velocity * time)) for time in times])
+        colours = [
+            np.stack([displaced(colour, *(velocity * time)) for time in times])
+            for colour in np.moveaxis(photograph, -1, 0)
+        ]
+        frames = np.stack(colours, axis=-1)
         yield path.stem, frames[:, 60 : 60 + SIZE, 60 : 60 + SIZE].clip(0, 1)
 
 
-def clips(folder: Path, n_frames: int) -> Iterator[tuple[str, F32]]:
-    """Yield the middle of each clip that is large and long enough."""
+def half_size(picture: npt.NDArray[np.uint8]) -> F32:
+    """Return a picture of half the size, 0–1."""
+    halved = cv2.resize(picture, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    return halved.astype(np.float32) / 255
+
+
+def clips(folder: Path, n_frames: int, hue: F32) -> Iterator[tuple[str, F32]]:
+    """Yield the middle of each clip that is large and long enough, (B, SIZE, SIZE, 3)."""
     for path in sorted(folder.glob("*.mkv")):
         clip = read_clip(path, MAX_BYTES)
-        top, left = ((length - SIZE) // 2 for length in clip.shape[1:])
-        if min(top, left) < 0 or len(clip) < n_frames:
+        if min(clip.shape[1:]) < SIZE or len(clip) < n_frames:
             continue
         start = (len(clip) - n_frames) // 2
-        frames = clip[start : start + n_frames, top : top + SIZE, left : left + SIZE]
-        yield path.stem, frames.astype(np.float32) / 255
+        frames = np.stack([middle(frame) for frame in clip[start : start + n_frames]])
+        yield path.stem, frames[..., None].astype(np.float32) / 255 * hue
+
+
+def middle(picture: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Return the middle of a picture, (h, w, …)."""
+    top, left = ((length - SIZE) // 2 for length in picture.shape[:2])
+    return picture[top : top + SIZE, left : left + SIZE]
+
+
+def films(data: Path, n_frames: int, parity: int) -> Iterator[tuple[str, F32]]:
+    """Yield every other clip of the colour films, (B, SIZE, SIZE, 3)."""
+    for path in sorted((data / "video").iterdir()):
+        pictures = [middle(half_size(picture)) for picture in video_frames(path)]
+        starts = range(0, len(pictures) - n_frames, max(n_frames, len(pictures) // CLIPS_OF_FILM))
+        for start in starts[parity::2]:
+            yield f"{path.stem}, {start}", np.stack(pictures[start : start + n_frames])
 
 
 def masks(kind: str, n_frames: int, rng: np.random.Generator) -> F32:
@@ -78,9 +113,11 @@ def masks(kind: str, n_frames: int, rng: np.random.Generator) -> F32:
     return np.stack([cv2.GaussianBlur(mask, (0, 0), 0.6) for mask in drawn])
 
 
-def solved(scene: F32, phi: F32, y: F32, *, moving_image: bool) -> tuple[float, float]:
+def solved(
+    scene: F32, phi: F32, y: F32, bayer: BayerPhase | None, *, moving_image: bool
+) -> tuple[float, float]:
     """Return the PSNR in dB and the processor seconds of a default solve."""
-    calibration = Calibration(phi)
+    calibration = Calibration(phi, bayer=bayer)
     name = chosen_denoiser("auto", CPU, None)
     settings = dataclasses.replace(default_settings(CPU, name), moving_image=moving_image)
     solver = named_prior(name, CPU, None, Precision.FLOAT32)
@@ -96,23 +133,30 @@ def main() -> None:
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
     data = Path(os.environ["SCI_STREAM_DATA"])
-    kind, frames, noise = (*sys.argv[1:], *("binary", "8", "0.01")[len(sys.argv) - 1 :])
+    defaults = ("binary", "8", "0.01", "grey")
+    kind, frames, noise, camera = (*sys.argv[1:], *defaults[len(sys.argv) - 1 :])
+    bayer = BayerPhase.RGGB if camera == "mosaic" else None
+    hue = np.ones(3, np.float32) if bayer is None else HUE
     n_frames = int(frames)
     halves = {
         "pans, tuning": pans(data, n_frames, slice(0, 12)),
         "pans, reporting": pans(data, n_frames, slice(12, 24)),
-        "clips, tuning": clips(data / "video_train" / "free", n_frames),
-        "clips, reporting": clips(data / "video_train" / "research", n_frames),
+        "clips, tuning": clips(data / "video_train" / "free", n_frames, hue),
+        "clips, reporting": clips(data / "video_train" / "research", n_frames, hue),
     }
+    if bayer is not None:
+        halves["films, tuning"] = films(data, n_frames, 0)
+        halves["films, reporting"] = films(data, n_frames, 1)
     for half, scenes in halves.items():
         gains, ratios = [], []
-        for seed, (name, scene) in enumerate(scenes):
+        for seed, (name, colours) in enumerate(scenes):
+            scene = colours @ GREY if bayer is None else sample_colours(colours, bayer)
             rng = np.random.default_rng(seed)
             phi = masks(kind, n_frames, rng)
             noisy = (phi * scene).sum(0) + rng.normal(0, float(noise), scene.shape[1:])
             y = noisy.astype(np.float32)
-            before_db, before_s = solved(scene, phi, y, moving_image=False)
-            after_db, after_s = solved(scene, phi, y, moving_image=True)
+            before_db, before_s = solved(scene, phi, y, bayer, moving_image=False)
+            after_db, after_s = solved(scene, phi, y, bayer, moving_image=True)
             gains.append(after_db - before_db)
             ratios.append(after_s / before_s)
             print(f"{half}: {name}: {before_db:.2f} + {gains[-1]:.2f} dB", flush=True)

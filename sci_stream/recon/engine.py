@@ -67,7 +67,8 @@ from sci_stream.recon.initialization.initializer import (
 )
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
-from sci_stream.recon.moving_image import CodedImage, with_moving_image
+from sci_stream.recon.moving_canvas import CodedImage
+from sci_stream.recon.moving_image import with_moving_image
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_up import WarmUp
@@ -525,10 +526,8 @@ class Engine:
 
     @property
     def _seeks(self) -> bool:
-        # Planes of a mosaic are too coarse to be moved by parts of a pixel.
-        grey = self.calibration.bayer is None
         of_frames = self._denoiser is not None and not isinstance(self._denoiser, VideoDenoiser)
-        return self.seeks_moving_image and self.settings.moving_image and grey and of_frames
+        return self.seeks_moving_image and self.settings.moving_image and of_frames
 
     def _as_moving_image(
         self, measurement: Measurement, planes: Tensor, turns: tuple[int, ...] | None = None
@@ -540,8 +539,10 @@ class Engine:
         """
         weights = (measurement.r_inv > 0).to(planes.dtype)
         parts = (measurement.y, measurement.phi, weights, planes)
-        *coded, frames = (part.squeeze(0).cpu().numpy() for part in parts)
-        moving = with_moving_image(CodedImage(*coded), frames, self._denoised)
+        *coded, frames = (self.masks.images(part).cpu().numpy() for part in parts)
+        moving = with_moving_image(
+            CodedImage(*coded), frames, self._denoised, self.calibration.bayer
+        )
         if moving is None:
             return _NOTHING_MOVES, None
         down, right = moving.velocity
@@ -550,15 +551,16 @@ class Engine:
             "moving_x_px": right,
             "moving_y_px": down,
         }
-        planes = torch.from_numpy(moving.video).to(planes).unsqueeze(0)
+        planes = self.masks.planes(torch.from_numpy(moving.video).to(planes))
         *_, residual = measurement.figures(planes)
         return fields, (self.masks.merged(planes, turns).to(self._video_dtype), residual)
 
     def _denoised(self, image: F32, sigma: float) -> F32:
-        """Denoise an image, (H, W), of a grey camera."""
-        assert self._denoiser is not None
+        """Denoise an image of one colour, (H, W)."""
+        denoiser = self._abilities.before
+        assert denoiser is not None
         noisy = torch.from_numpy(image).to(self.device)
-        denoised: F32 = self._denoiser(noisy.unsqueeze(0), sigma).squeeze(0).cpu().numpy()
+        denoised: F32 = denoiser(noisy.unsqueeze(0), sigma).squeeze(0).cpu().numpy()
         return denoised
 
     def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:

@@ -89,4 +89,8 @@ class MaskStack:
         turns = turns or self.turns
         if max(turns) > 1:
             planes = torch.stack([part.mean(1) for part in torch.split(planes, list(turns), 1)], 1)
+        return self.images(planes)
+
+    def images(self, planes: Tensor) -> Tensor:
+        """Undo `planes`, with a frame for each turn."""
         return planes.squeeze(0) if self._calibration.bayer is None else bayer.merge(planes)

@@ -8,43 +8,39 @@ alone::
 
 A solve does not know that, and its frames of such a scene are 5 to 10 dB worse. So the frames of a
 solve are registered, y corrects their displacements d_b, and the frames are replaced wherever the
-image predicts pixels of y that it was not fitted to.
+image predicts pixels of y that it was not fitted to. `moving_canvas` has S_b, of mosaics too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
-from sci_stream.model import F32
+from sci_stream.model import F32, BayerPhase
+from sci_stream.recon.moving_canvas import Canvas, CodedImage, Displacements
 
 # The constants below were chosen on twelve photographs and texts that move, and on 21 clips of
-# which none moves as one (lab/research/moving-image.md).
+# which none moves as one; those of mosaics on 24 photographs, and on 29 clips
+# (lab/research/moving-image.md).
 
-# Taps of the windowed sinc that moves an image by parts of a pixel.
-_TAPS = 8
 # Standard deviations in px of the blur before frames are registered, and rounds with each.
 _REGISTRATION = ((2.0, 3), (1.0, 4))
 # Pixels at the edge that do not take part in the registration.
 _EDGE = 8
 # Frames as far from each other share too little of an image.
 _MAX_SPREAD = 0.5
-# Weight of the squared gradient of the image: it fills places that no open mask shows.
-_SMOOTHNESS = 0.05
-# Iterations of conjugate gradients from an even image, from one that is nearly right, and from one
-# that was denoised.
-_FIRST_ITERATIONS = 16
+# Iterations of conjugate gradients from an even image, from one that is nearly right, from one that
+# was fitted to fewer pixels, and from one that was denoised.
+_FIRST_ITERATIONS = 12
 _NEXT_ITERATIONS = 10
+_REFIT_ITERATIONS = 2
 _LAST_ITERATIONS = 6
 # Corrections of the displacements.
 _ROUNDS = 2
-# Largest correction of a displacement by one linear step, px.
-_MAX_STEP_PX = 0.4
 # Share of the pixels that are predicted.
 _HELD_OUT = 0.1
 # The denoised image takes part as so many observations of each pixel by an open mask.
@@ -57,22 +53,24 @@ _MIN_SIGMA = 2 / 255
 _WINDOW = 49
 # Standard deviation in px of the blur between the image and the frames of the solve.
 _SEAM_PX = 4.0
+# Of mosaics: ratio of the squared difference of image and solve to the squared error of the image
+# from which on the image takes part, and from which on it is all.
+_DIFFER = (0.8, 1.28)
+# Variance of frames that are moved back, relative to that of frames as they are.
+_DISAGREE = 0.5
+_AGREE = 0.25
+# Squared error at a held-out pixel of those beside it in the solve, relative to that in the image.
+# The solve knew the pixel.
+_FORETOLD = (0.56, 0.66)
+_FORETOLD_IN_ALL = (0.55, 0.6)
+_FORETOLD_BETTER = (1.0, 1.2)
 # An image that leaves this share of its possible worth is given up before it is refined.
 _HOPELESS = 0.12
 
 _TINY = 1e-12
 
-Displacements = npt.NDArray[np.floating[Any]]
 Denoise = Callable[[F32, float], F32]
 """Denoise an image, (H, W), with this standard deviation of the noise."""
-
-
-class CodedImage(NamedTuple):
-    """A snapshot: ``y`` (h, w); ``phi`` (B, h, w); ``weights`` (h, w), 1 where y counts, else 0."""
-
-    y: F32
-    phi: F32
-    weights: F32
 
 
 class MovingImage(NamedTuple):
@@ -87,7 +85,9 @@ class MovingImage(NamedTuple):
     velocity: tuple[float, float]
 
 
-def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> MovingImage | None:
+def with_moving_image(
+    snapshot: CodedImage, video: F32, denoise: Denoise, bayer: BayerPhase | None = None
+) -> MovingImage | None:
     """Replace the frames of a solve by one image that moves, wherever that predicts y better.
 
     Parameters
@@ -98,6 +98,8 @@ def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> Mov
         (B, h, w), as solved.
     denoise
         The denoiser of the image.
+    bayer
+        Of mosaics, else None.
 
     Returns
     -------
@@ -106,92 +108,32 @@ def with_moving_image(snapshot: CodedImage, video: F32, denoise: Denoise) -> Mov
     n_frames, *shape = video.shape
     if n_frames < 2 or min(shape) < _WINDOW:
         return None
-    displacements = _registered(video)
+    brightness = video if bayer is None else _brightness(video)
+    displacements = _registered(brightness)
     spread = np.ptp(displacements, axis=0)
     if (spread > _MAX_SPREAD * np.array(shape)).any():
         return None
-    test = _Test(snapshot, video)
-    canvas = _Canvas(displacements, shape)
+    test = _Test(snapshot, video) if bayer is None else _MosaicTest(snapshot, video)
+    canvas = Canvas(displacements, shape, _ROUNDS, bayer)
     image = _fitted(test.fitted_to, canvas, canvas.even(snapshot), _FIRST_ITERATIONS)
     if test.worth(canvas.frames(image)) < _HOPELESS:
         return None
     for _ in range(_ROUNDS):
         image, steps = _fitted_with_motion(test.fitted_to, canvas, image)
         canvas.move(steps)
-    test.scale_contrast(_modulation(snapshot.phi, canvas.displacements))
+    test.note_motion(canvas.displacements)
     image = _fitted(test.fitted_to, canvas, image, _NEXT_ITERATIONS)
     sigma = max(_DENOISED * test.error(canvas.frames(image)), _MIN_SIGMA)
     predicted = _denoised(test.fitted_to, canvas, image, denoise, sigma)
     if not test.share(predicted, predicted).any():
         return None
-    image = _fitted(snapshot, canvas, image, _NEXT_ITERATIONS)
+    image = _fitted(snapshot, canvas, image, _REFIT_ITERATIONS)
     frames = _denoised(snapshot, canvas, image, denoise, sigma)
     share = test.share(predicted, frames)
     if not share.any():
         return None
     replaced = video + share * (frames - video)
     return MovingImage(replaced, float(share.mean()), _velocity(canvas.displacements))
-
-
-class _Canvas:
-    """The plane of the image, around that of the frames, and where each frame lies on it.
-
-    Parameters
-    ----------
-    displacements
-        (B, 2), d_b in px, rows and columns.
-    shape
-        (h, w) of a frame.
-    """
-
-    def __init__(self, displacements: Displacements, shape: Sequence[int]) -> None:
-        self.displacements = displacements
-        self._height, self._width = shape
-        reach = np.abs(displacements).max(0) + _ROUNDS * _MAX_STEP_PX
-        self._border = np.ceil(reach).astype(int) + _TAPS // 2
-        height, width = np.array(shape) + 2 * self._border
-        self._shape = (int(height), int(width))
-        self.move(np.zeros_like(displacements))
-
-    def move(self, steps: Displacements) -> None:
-        """Change the displacements by these steps, (B, 2); their mean stays 0."""
-        displacements = self.displacements + np.clip(steps, -_MAX_STEP_PX, _MAX_STEP_PX)
-        self.displacements = displacements - displacements.mean(0)
-        corners = np.floor(-self.displacements).astype(int)
-        fractions = -self.displacements - corners
-        corners += self._border - (_TAPS // 2 - 1)
-        more = _TAPS - 1
-        self._windows = [
-            np.s_[top : top + self._height + more, left : left + self._width + more]
-            for top, left in corners.tolist()
-        ]
-        self._kernels = [(_kernel(down), _kernel(right)) for down, right in fractions.tolist()]
-
-    def even(self, snapshot: CodedImage) -> F32:
-        """Return an image, (H, W), as bright as the scene in the mean."""
-        light = float((snapshot.weights * snapshot.y).sum())
-        transmission = float((snapshot.weights * snapshot.phi).sum())
-        return np.full(self._shape, light / max(transmission, _TINY), np.float32)
-
-    def frames(self, image: F32) -> F32:
-        """Return the frames (B, h, w) that show an image (H, W)."""
-        frames = np.empty((len(self._windows), self._height, self._width), np.float32)
-        for frame, window, (down, right) in zip(frames, self._windows, self._kernels, strict=True):
-            moved = cv2.sepFilter2D(image[window], -1, right, down, anchor=(0, 0))
-            frame[...] = moved[: self._height, : self._width]
-        return frames
-
-    def transposed(self, frames: F32) -> F32:
-        """Return the image (H, W) that the transpose of `frames` makes of frames."""
-        image = np.zeros(self._shape, np.float32)
-        more = _TAPS - 1
-        border = cv2.BORDER_CONSTANT
-        for frame, window, (down, right) in zip(frames, self._windows, self._kernels, strict=True):
-            padded = cv2.copyMakeBorder(frame, 0, more, 0, more, border)
-            image[window] += cv2.sepFilter2D(
-                padded, -1, right[::-1], down[::-1], anchor=(more, more), borderType=border
-            )
-        return image
 
 
 class _Test:
@@ -210,9 +152,10 @@ class _Test:
         self._video = video
         self._contrast = self._held_out * snapshot.phi.var(0) * len(snapshot.phi)
 
-    def scale_contrast(self, share: float) -> None:
-        """Count this share of the contrast of the masks alone."""
-        self._contrast = share * self._contrast
+    def note_motion(self, displacements: Displacements) -> None:
+        """Count only the contrast of the masks as they pass over the image."""
+        self._modulation = _modulation(self._snapshot.phi, displacements)
+        self._contrast = self._modulation * self._contrast
 
     def _missed(self, frames: F32) -> F32:
         """Return the squared error of the prediction where it is tested, (h, w)."""
@@ -245,10 +188,91 @@ class _Test:
         predicted, frames
             (B, h, w), fitted without and with the pixels that are held out.
         """
+        return _blurred(np.clip(self._ratio(predicted, frames) - 1, 0, 1), _SEAM_PX)
+
+    def _ratio(self, predicted: F32, frames: F32) -> F32:
+        """Return the squared difference of both over the squared error of the image, (h, w)."""
         missed = _averaged(self._missed(predicted))
         difference = _averaged(self._apart(frames)) * _averaged(self._contrast)
-        share = np.clip(difference / np.maximum(missed, _TINY) - 1, 0, 1, dtype=np.float32)
-        return _blurred(share, _SEAM_PX)
+        return _quotient(difference, missed)
+
+
+class _MosaicTest(_Test):
+    """The test of mosaics, whose image and solve have errors in common: neither shows colours of
+    fine texture.
+
+    The difference of both is then small where the image is better by far. So three statements of
+    other kinds are asked for: the image differs from the solve by at least its own error, the
+    frames of the solve agree where they are moved back, and the pixels beside a held-out one
+    predict it as well in the image as in the solve.
+    """
+
+    def note_motion(self, displacements: Displacements) -> None:
+        """Find where the frames of the solve agree if they are moved back."""
+        super().note_motion(displacements)
+        brightness = [_blurred(frame, 1.0) for frame in _brightness(self._video)]
+        moved_back = _disagreement(brightness, displacements)
+        as_they_are = _disagreement(brightness, np.zeros_like(displacements))
+        self._agreement = _ramp(_quotient(moved_back, as_they_are), _DISAGREE, _AGREE)
+
+    def share(self, predicted: F32, frames: F32) -> F32:
+        """Return the share of ``frames``, (h, w), in the result; parameters as of `_Test.share`."""
+        spread = _spread_of_errors(self._snapshot.phi, self._missed(predicted), self._held_out)
+        self._contrast = self._modulation * self._held_out * spread
+        differ = _ramp(self._ratio(predicted, frames), *_DIFFER)
+        beside, beside_solve = (self._missed(_beside(video)) for video in (predicted, self._video))
+        local = _quotient(_averaged(beside_solve), _averaged(beside))
+        whole = _quotient(beside_solve.sum(), beside.sum())
+        foretold = _ramp(local, *_FORETOLD) * _ramp(whole, *_FORETOLD_IN_ALL)
+        better = np.maximum(differ, _ramp(local, *_FORETOLD_BETTER))
+        return _blurred(better * self._agreement * foretold, _SEAM_PX)
+
+
+def _ramp(value: F32, none: float, full: float) -> F32:
+    """Return 0 at ``none``, 1 at ``full``, and shares between."""
+    share: F32 = np.clip((value - none) / (full - none), 0, 1, dtype=np.float32)
+    return share
+
+
+def _quotient(dividend: F32, divisor: F32) -> F32:
+    return np.divide(dividend, np.maximum(divisor, _TINY), dtype=np.float32)
+
+
+def _brightness(mosaics: F32) -> F32:
+    """Return frames without colour, (B, h, w), of mosaics of this shape."""
+    weights = np.array([0.25, 0.5, 0.25], np.float32)
+    return np.stack([cv2.sepFilter2D(mosaic, -1, weights, weights) for mosaic in mosaics])
+
+
+def _beside(mosaics: F32) -> F32:
+    """Return at each pixel the mean of the next four of its colour, (B, h, w)."""
+    kernel = np.zeros((5, 5), np.float32)
+    kernel[[0, 2, 2, 4], [2, 0, 4, 2]] = 0.25
+    return np.stack([cv2.filter2D(mosaic, -1, kernel) for mosaic in mosaics])
+
+
+def _disagreement(frames: Sequence[F32], displacements: Displacements) -> F32:
+    """Return the variance of frames that are moved back, (h, w)."""
+    variance = _aligned(frames, displacements).var(0)
+    edges = (_EDGE,) * 4
+    return _averaged(cv2.copyMakeBorder(variance, *edges, cv2.BORDER_REFLECT))
+
+
+def _spread_of_errors(phi: F32, missed: F32, held_out: F32) -> F32:
+    """Return how much of the squared error of frames is left in y, (h, w).
+
+    Errors e_b whose sum is zero leave less than independent ones. Their parts, a with zero sum and
+    c in common, follow from y: they leave a·(BΣφ² − (Σφ)²)/(B − 1) and c·(Σφ)².
+    """
+    n_frames = len(phi)
+    common = phi.sum(0) ** 2
+    opposite = (n_frames * (phi**2).sum(0) - common) / (n_frames - 1)
+    tested = held_out > 0
+    terms = np.stack([opposite[tested], common[tested]], axis=1)
+    (a, c), *_ = np.linalg.lstsq(terms, missed[tested], rcond=None)
+    share = float(np.clip(c / max(a + c, _TINY), 0, 1 / n_frames))
+    spread: F32 = ((1 - share) * opposite + share * common).astype(np.float32)
+    return spread
 
 
 def _modulation(phi: F32, displacements: Displacements) -> float:
@@ -316,16 +340,9 @@ def _aligned(frames: Iterable[F32], displacements: Displacements) -> F32:
     return np.stack(aligned)[:, _EDGE:-_EDGE, _EDGE:-_EDGE].astype(np.float32, copy=False)
 
 
-def _kernel(fraction: float) -> F32:
-    """Return the windowed sinc that samples between pixels, 0 ≤ ``fraction`` < 1."""
-    taps = np.arange(_TAPS) - (_TAPS // 2 - 1) - fraction
-    kernel = np.sinc(taps) * np.sinc(taps / (_TAPS // 2))
-    return np.asarray(kernel / kernel.sum(), np.float32)
-
-
 def _fitted(
     snapshot: CodedImage,
-    canvas: _Canvas,
+    canvas: Canvas,
     image: F32,
     iterations: int,
     *,
@@ -350,7 +367,7 @@ def _fitted(
         return canvas.transposed(phi * difference)
 
     def normal(image: F32) -> F32:
-        drawn = _roughness(image) if prior is None else _PRIOR_WEIGHT * image
+        drawn = canvas.roughness(image) if prior is None else _PRIOR_WEIGHT * image
         return gradient(explained(image)) + drawn
 
     target = gradient(snapshot.weights * without(snapshot.weights * snapshot.y))
@@ -370,26 +387,15 @@ def _fitted(
     return image
 
 
-def _roughness(image: F32) -> F32:
-    """Return the gradient of the squared slopes of an image, times their weight."""
-    result = np.zeros_like(image)
-    for image_t, result_t in ((image, result), (image.T, result.T)):
-        slope = np.diff(image_t, axis=0)
-        result_t[1:] += slope
-        result_t[:-1] -= slope
-    return _SMOOTHNESS * result
-
-
 def _fitted_with_motion(
-    snapshot: CodedImage, canvas: _Canvas, image: F32
+    snapshot: CodedImage, canvas: Canvas, image: F32
 ) -> tuple[F32, Displacements]:
     """Return the image and the steps of the displacements, (B, 2), that explain y together.
 
     y ≈ Φ S u + J δ. The image is fitted to the part of y that no δ explains (variable projection).
     Otherwise it would belong to the present displacements, and hold the steps back.
     """
-    frames = canvas.frames(image)
-    down, right = np.gradient(frames, axis=(-2, -1))
+    down, right = canvas.slopes(image)
     jacobian = -np.concatenate([snapshot.phi * down, snapshot.phi * right])
     jacobian = (snapshot.weights * jacobian).reshape(len(jacobian), -1)
     normal = jacobian @ jacobian.T
@@ -410,8 +416,11 @@ def _fitted_with_motion(
 
 
 def _denoised(
-    snapshot: CodedImage, canvas: _Canvas, image: F32, denoise: Denoise, sigma: float
+    snapshot: CodedImage, canvas: Canvas, image: F32, denoise: Denoise, sigma: float
 ) -> F32:
     """Return the frames of an image that was denoised and then fitted to y again."""
-    prior = denoise(image, sigma)
+    prior = np.empty_like(image)
+    for part in canvas.parts:
+        # Differences of colours are about 0.
+        prior[part.where] = denoise(image[part.where] + part.middle, sigma) - part.middle
     return canvas.frames(_fitted(snapshot, canvas, prior, _LAST_ITERATIONS, prior=prior))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 import sci_stream
-from sci_stream.model import F32
+from sci_stream.model import F32, BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.guarded import Guard, GuardedSolver
-from sci_stream.recon.moving_image import CodedImage, with_moving_image
+from sci_stream.recon.moving_canvas import Canvas, CodedImage
+from sci_stream.recon.moving_image import with_moving_image
 from sci_stream.recon.settings import SolverSettings, default_settings
 
+RGGB = BayerPhase.RGGB
 CPU = torch.device("cpu")
 N_FRAMES = 8
 SIZE = 96
@@ -66,18 +71,34 @@ def swarm() -> F32:
     return np.concatenate(bands, axis=1)
 
 
+def coloured(scene: F32, hue: F32) -> F32:
+    """Return mosaics of a scene, as a softer lens draws it, with a hue of the same shape."""
+    soft = np.stack([cv2.GaussianBlur(frame, (0, 0), 1.2) for frame in scene])
+    colours = np.stack([soft * (0.5 + 0.5 * hue), soft, soft * (1.0 - 0.5 * hue)], axis=-1)
+    return sample_colours(colours.astype(np.float32), RGGB)
+
+
+def smooth_hue(down: float, right: float) -> F32:
+    hue = cv2.GaussianBlur(texture(7, 160), (0, 0), 6.0)
+    return carried((hue - hue.min()) / np.ptp(hue), np.outer(TIMES, (down, right)))
+
+
 def random_masks(shape: tuple[int, ...]) -> F32:
     return (np.random.default_rng(9).random(shape) < 0.5).astype(np.float32)
 
 
-def solved(scene: F32, phi: F32, *, moving_image: bool = True) -> F32:
-    calibration = Calibration(phi)
+def solved(
+    scene: F32, phi: F32, bayer: BayerPhase | None = None, *, moving_image: bool = True
+) -> F32:
+    calibration = Calibration(phi, bayer=bayer)
+    name = "tv" if bayer is None else "unrolled"  # the former blurs mosaics
     settings = dataclasses.replace(
-        default_settings(CPU, "tv"), iterations=8, moving_image=moving_image
+        default_settings(CPU, name), iterations=8, moving_image=moving_image
     )
     noise = np.random.default_rng(1).normal(0, 0.01, scene.shape[1:])
     counts = ((phi * scene).sum(0) + noise).astype(np.float32)
-    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, settings)
+    solver = named_prior(name, CPU, None, Precision.FLOAT32)
+    engine = Engine(calibration, solver, CPU, settings)
     video, _report, _defects, _tail = GuardedSolver(engine, Guard(every=0)).solve(
         calibration.snapshot("s", 0, counts)
     )
@@ -88,14 +109,54 @@ def psnr(video: F32, scene: F32) -> float:
     return float(-10 * np.log10(((video - scene) ** 2).mean()))
 
 
-def gain_db(scene: F32, phi: F32) -> float:
+def gain_db(scene: F32, phi: F32, bayer: BayerPhase | None = None) -> float:
     """Return by how much a solve is better than without a moving image."""
-    return psnr(solved(scene, phi), scene) - psnr(solved(scene, phi, moving_image=False), scene)
+    before = solved(scene, phi, bayer, moving_image=False)
+    return psnr(solved(scene, phi, bayer), scene) - psnr(before, scene)
 
 
 @pytest.mark.parametrize("scene", [pan(0.4, -1.3), pan(-1.0, 0.8, 2), shaking()])
 def test_scene_that_moves_as_one_gains_2_db(scene: F32) -> None:
     assert gain_db(scene, random_masks(scene.shape)) > 2
+
+
+@pytest.mark.parametrize("velocity", [(0.4, -1.3), (1.2, 0.3)])
+def test_mosaic_that_moves_as_one_gains_2_db(velocity: tuple[float, float]) -> None:
+    scene = coloured(pan(*velocity), smooth_hue(*velocity))
+    assert gain_db(scene, random_masks(scene.shape), RGGB) > 2
+
+
+def test_mosaic_that_does_not_move_as_one_stays_as_solved() -> None:
+    scene = coloured(swarm(), smooth_hue(0, 0))
+    assert gain_db(scene, random_masks(scene.shape), RGGB) > -0.05
+
+
+@pytest.mark.parametrize("bayer", [None, RGGB])
+def test_canvas_is_linear_and_has_a_transpose(bayer: BayerPhase | None) -> None:
+    rng = np.random.default_rng(0)
+    displacements = np.outer(TIMES, (0.37, -1.2))
+    canvas = Canvas(displacements, (48, 52), rounds=1, bayer=bayer)
+    frames = rng.standard_normal((N_FRAMES, 48, 52)).astype(np.float32)
+    image = rng.standard_normal(canvas.transposed(frames).shape).astype(np.float32)
+    shown = np.vdot(canvas.frames(image), frames)
+    assert shown == pytest.approx(np.vdot(image, canvas.transposed(frames)), rel=1e-3)
+
+
+@pytest.mark.parametrize("bayer", [None, RGGB])
+def test_slopes_are_those_of_frames_that_move_on(bayer: BayerPhase | None) -> None:
+    canvas = Canvas(np.outer(TIMES, (0.37, -1.2)), (48, 52), rounds=1, bayer=bayer)
+    size = canvas.transposed(np.zeros((N_FRAMES, 48, 52), np.float32)).shape
+    image = cv2.GaussianBlur(texture(1, 160), (0, 0), 3.0)[: size[0], : size[1]]
+    down, _ = canvas.slopes(image)
+    before = canvas.frames(image)
+    step = np.zeros((N_FRAMES, 2))
+    step[0, 0] = 0.1
+    canvas.move(step)
+    moved = canvas.frames(image)
+    by = np.diff(canvas.displacements[:2, 0])[0] - np.diff(np.outer(TIMES, (0.37, -1.2))[:2, 0])[0]
+    assert by == pytest.approx(-0.1)
+    shift = 0.1 * (1 - 1 / N_FRAMES)
+    np.testing.assert_allclose((before - moved)[0] / shift, down[0], atol=0.01)
 
 
 def test_scene_that_does_not_move_as_one_stays_as_solved() -> None:
