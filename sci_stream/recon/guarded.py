@@ -149,6 +149,8 @@ class GuardedSolver:
         """State of the calibration by the last snapshot that was assessed."""
         self._assessed: tuple[Defect, ...] = ()
         self._misfit: tuple[Defect, ...] = ()
+        self._names: set[str] = set()
+        """Defects of the last snapshot."""
 
     @property
     def defects(self) -> tuple[Defect, ...]:
@@ -348,7 +350,24 @@ class GuardedSolver:
                 if self._failed is None:
                     raise
                 self._failed(error, snapshot)
-        return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
+        defects = self._lasting() if self._guard.live else self.defects
+        report = replace(report, health=health)
+        return self._delivered(snapshot, video, report, self.withholds, defects)
+
+    def _lasting(self) -> tuple[Defect, ...]:
+        """Return the defects that the snapshot before showed, too, and those that withhold a video.
+
+        A fault lasts, an error of an estimate does not. After a new one the next snapshot is
+        assessed. Rows keep what each snapshot shows.
+        """
+        defects = self.defects
+        names = {defect.name for defect in defects}
+        lasting = tuple(one for one in defects if one.fatal or one.name in self._names)
+        if names - self._names and self._monitor is not None:
+            self._monitor.look_now()
+            self._inspect_at_s = 0.0
+        self._names = names
+        return lasting
 
     def _find_defective(self, snapshot: Snapshot, video: Video) -> bool:
         """Look for pixels that are wrong in many snapshots, in a twentieth of the time; return
@@ -418,16 +437,21 @@ class GuardedSolver:
         """Solve a snapshot with the masks that an earlier solve had, and its outcome."""
         self.engine.correct_masks(decision.correction)
         video, report = self.engine.reconstruct(snapshot, iterations)
-        return self._delivered(snapshot, video, report, decision.withheld)
+        return self._delivered(snapshot, video, report, decision.withheld, self.defects)
 
     def _delivered(
-        self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
+        self,
+        snapshot: Snapshot,
+        video: Video,
+        report: SolveReport,
+        withheld: bool,
+        defects: tuple[Defect, ...],
     ) -> Delivered:
         tail = self.engine.tail
         if withheld:
             tail = None
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Delivered(video, report, self.defects, tail)
+        return Delivered(video, report, defects, tail)
 
 
 def _cause(defect: Defect) -> Defect | None:
