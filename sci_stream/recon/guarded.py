@@ -56,6 +56,8 @@ _MAX_MISFIT = 0.12
 _MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
 _MOVED_PX = 0.1
+# Exposures of another length look like these, most behind masks that are shifts of one another.
+_OF_OTHER_EXPOSURES = {"mask_shift", "mask_blur"}
 # Light, or a gain of masks, that changes by more changes these slopes, too.
 _DEEP = 0.3
 
@@ -149,6 +151,7 @@ class GuardedSolver:
         """State of the calibration by the last snapshot that was assessed."""
         self._assessed: tuple[Defect, ...] = ()
         self._misfit: tuple[Defect, ...] = ()
+        self._moved_before: set[str] = set()
         self._names: set[str] = set()
         """Defects of the last snapshot."""
 
@@ -208,6 +211,8 @@ class GuardedSolver:
 
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
         began_s = time.monotonic()
+        if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
+            monitor.look_now()
         was_fatal = any(defect.fatal for defect in self._inspected)
         is_due = monitor.is_due(snapshot)
         due = (was_fatal or is_due) and began_s >= self._inspect_at_s
@@ -326,7 +331,17 @@ class GuardedSolver:
         measured = diagnose(self.health, self._guard.warn_shift_px)
         names = {defect.name for defect in noticed}
         others = (defect for defect in measured if defect.name not in names)
-        self._assessed = (*noticed, *others)
+        self._assessed = self._with_one_cause((*noticed, *others))
+
+    def _with_one_cause(self, defects: tuple[Defect, ...]) -> tuple[Defect, ...]:
+        """Return defects without masks that seem to move, or to be blurred, since the brightness
+        changed at once: an exposure that is longer or shorter than the cycle looks so.
+        """
+        moved = {defect.name for defect in defects} & _OF_OTHER_EXPOSURES
+        if not self._brightness.has_changed:
+            self._moved_before = moved
+        hidden = moved - self._moved_before
+        return tuple(defect for defect in defects if defect.name not in hidden)
 
     def begin(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -415,8 +430,6 @@ class GuardedSolver:
         if self._guard.live and self._sensor.add(snapshot.id, snapshot.counts, video):
             monitor.look_now()
         if self._guard.live and self._find_defective(snapshot, video):
-            monitor.look_now()
-        if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
             monitor.look_now()
         if self._guard.live:
             monitor.look_at_order(snapshot, self.engine.left_out)
