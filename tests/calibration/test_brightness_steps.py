@@ -66,17 +66,19 @@ def test_longer_exposure_is_not_named_a_shift(monkeypatch: pytest.MonkeyPatch) -
     calibration = rig.calibration
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
     solver = GuardedSolver(engine, Guard(every=3, live=True))
-    gains = np.float32([2, 2, 1, 1, 1, 1, 1, 1])
+    gains = np.array([2, 2, 1, 1, 1, 1, 1, 1], np.float32)
     names: set[str] = set()
     for snapshot in [rig.snapshot() for _ in range(8)]:
         now_s = float(snapshot.id.seq)
         monkeypatch.setattr("time.monotonic", lambda now_s=now_s: now_s)
+        counts = snapshot.counts
         if snapshot.id.seq >= ONSET:
             assert snapshot.truth is not None
             frames = snapshot.truth / np.float32(255) * gains[:, np.newaxis, np.newaxis]
             y = (calibration.phi * frames).sum(0)
-            counts = calibration.dark + calibration.full_scale_dn * y
-            snapshot = replace(snapshot, counts=np.rint(counts).clip(0, 4095).astype(np.uint16))
-        names |= {defect.name for defect in solver.solve(snapshot, 1).defects}
+            dn = calibration.dark + calibration.full_scale_dn * y
+            counts = np.rint(dn).clip(0, 4095).astype(np.uint16)
+        delivered = solver.solve(replace(snapshot, counts=counts), 1)
+        names |= {defect.name for defect in delivered.defects}
     assert names & {"brightness", "uneven_exposure"}
     assert not names & {"mask_shift", "mask_blur"}
