@@ -77,9 +77,14 @@ class BrightnessSteps:
             self._lasts = 1
 
     @property
+    def has_changed(self) -> bool:
+        """Whether the brightness is another one since a step."""
+        return abs(self._steps) >= math.log(_LEAST_FACTOR)
+
+    @property
     def defects(self) -> list[Defect]:
         """The change that lasts; empty for none."""
-        if abs(self._steps) < math.log(_LEAST_FACTOR) or self._lasts < _LASTS:
+        if not self.has_changed or self._lasts < _LASTS:
             return []
         text = (
             f"the picture became {math.exp(self._steps):.2f} times as bright at once, everywhere "

@@ -57,6 +57,8 @@ _MAX_MISFIT = 0.12
 _MAX_SHIFT_PX = 2
 # Masks that are off by more, and not corrected, change the slopes that show `OF_RIGHT_MASKS`.
 _MOVED_PX = 0.1
+# Exposures of another length look like these, most behind masks that are shifts of one another.
+_OF_OTHER_EXPOSURES = {"mask_shift", "mask_blur"}
 # Light, or a gain of masks, that changes by more changes these slopes, too.
 _DEEP = 0.3
 # A GPU solves two snapshots at once.
@@ -171,6 +173,9 @@ class GuardedSolver:
         """State of the calibration by the last snapshot that was assessed."""
         self._assessed: tuple[Defect, ...] = ()
         self._misfit: tuple[Defect, ...] = ()
+        self._moved_before: set[str] = set()
+        self._names: set[str] = set()
+        """Defects of the last snapshot."""
 
     @property
     def defects(self) -> tuple[Defect, ...]:
@@ -228,6 +233,8 @@ class GuardedSolver:
 
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
         began_s = time.monotonic()
+        if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
+            monitor.look_now()
         was_fatal = any(defect.fatal for defect in self._inspected)
         is_due = monitor.is_due(snapshot)
         due = (was_fatal or is_due) and began_s >= self._inspect_at_s
@@ -348,7 +355,17 @@ class GuardedSolver:
         measured = diagnose(self.health, self._guard.warn_shift_px)
         names = {defect.name for defect in noticed}
         others = (defect for defect in measured if defect.name not in names)
-        self._assessed = (*noticed, *others)
+        self._assessed = self._with_one_cause((*noticed, *others))
+
+    def _with_one_cause(self, defects: tuple[Defect, ...]) -> tuple[Defect, ...]:
+        """Return defects without masks that seem to move, or to be blurred, since the brightness
+        changed at once: an exposure that is longer or shorter than the cycle looks so.
+        """
+        moved = {defect.name for defect in defects} & _OF_OTHER_EXPOSURES
+        if not self._brightness.has_changed:
+            self._moved_before = moved
+        hidden = moved - self._moved_before
+        return tuple(defect for defect in defects if defect.name not in hidden)
 
     def begin(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -405,7 +422,24 @@ class GuardedSolver:
                 if self._failed is None:
                     raise
                 self._failed(error, snapshot)
-        return self._delivered(snapshot, video, replace(report, health=health), self.withholds)
+        defects = self._lasting() if self._guard.live else self.defects
+        report = replace(report, health=health)
+        return self._delivered(snapshot, video, report, self.withholds, defects)
+
+    def _lasting(self) -> tuple[Defect, ...]:
+        """Return the defects that the snapshot before showed, too, and those that withhold a video.
+
+        A fault lasts, an error of an estimate does not. After a new one the next snapshot is
+        assessed. Rows keep what each snapshot shows.
+        """
+        defects = self.defects
+        names = {defect.name for defect in defects}
+        lasting = tuple(one for one in defects if one.fatal or one.name in self._names)
+        if names - self._names and self._monitor is not None:
+            self._monitor.look_now()
+            self._inspect_at_s = 0.0
+        self._names = names
+        return lasting
 
     def _look_at_sensor(
         self, snapshot: Snapshot, solved: _Solved, video: Video, monitor: CalibrationMonitor
@@ -465,8 +499,6 @@ class GuardedSolver:
                 self._inspect_at_s = 0.0
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
-        if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
-            monitor.look_now()
         if self._guard.live:
             monitor.look_at_order(snapshot, self.engine.left_out)
         if health is None:
@@ -488,16 +520,21 @@ class GuardedSolver:
         errors = decision.correction.sensor
         solved = self._without_errors(snapshot, decision.before, errors).snapshot
         video, report = self.engine.reconstruct(solved, iterations)
-        return self._delivered(snapshot, video, report, decision.withheld)
+        return self._delivered(snapshot, video, report, decision.withheld, self.defects)
 
     def _delivered(
-        self, snapshot: Snapshot, video: Video, report: SolveReport, withheld: bool
+        self,
+        snapshot: Snapshot,
+        video: Video,
+        report: SolveReport,
+        withheld: bool,
+        defects: tuple[Defect, ...],
     ) -> Delivered:
         tail = self.engine.tail
         if withheld:
             tail = None
             video, report = withhold(video, report, snapshot, self.engine.calibration)
-        return Delivered(video, report, self.defects, tail)
+        return Delivered(video, report, defects, tail)
 
 
 def _follows(snapshot: Snapshot, before: Snapshot) -> bool:

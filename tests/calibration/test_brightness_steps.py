@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from sci_stream.calibration.brightness_steps import BrightnessSteps
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.guarded import Guard, GuardedSolver
+from sci_stream.recon.settings import default_settings
 from tests.calibration.moved_masks import Rig
 
+CPU = torch.device("cpu")
 ONSET = 4
 
 
@@ -51,3 +58,27 @@ def test_flash_changes_no_gain() -> None:
 
 def test_stray_light_changes_no_gain() -> None:
     assert named([1.0] * 4, offset=0.5) == []
+
+
+def test_longer_exposure_is_not_named_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"n_frames": 8, "mask": "shifting", "scene": "belt", "speed": 0.5, "exposure": 0.6}
+    rig = Rig(width_px=128, height_px=128, bayer="GBRG", seed=3965, **options)
+    calibration = rig.calibration
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    solver = GuardedSolver(engine, Guard(every=3, live=True))
+    gains = np.array([2, 2, 1, 1, 1, 1, 1, 1], np.float32)
+    names: set[str] = set()
+    for snapshot in [rig.snapshot() for _ in range(8)]:
+        now_s = float(snapshot.id.seq)
+        monkeypatch.setattr("time.monotonic", lambda now_s=now_s: now_s)
+        counts = snapshot.counts
+        if snapshot.id.seq >= ONSET:
+            assert snapshot.truth is not None
+            frames = snapshot.truth / np.float32(255) * gains[:, np.newaxis, np.newaxis]
+            y = (calibration.phi * frames).sum(0)
+            dn = calibration.dark + calibration.full_scale_dn * y
+            counts = np.rint(dn).clip(0, 4095).astype(np.uint16)
+        delivered = solver.solve(replace(snapshot, counts=counts), 1)
+        names |= {defect.name for defect in delivered.defects}
+    assert names & {"brightness", "uneven_exposure"}
+    assert not names & {"mask_shift", "mask_blur"}

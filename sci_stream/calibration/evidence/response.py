@@ -11,8 +11,8 @@ from sci_stream.model import F64, BayerPhase, Flags
 # Right data has slopes between these; the capture 4fan14 has 0.947. A black level of 3 % of the
 # range has less, and costs 0.2 dB.
 _SLOPE = (0.94, 1.05)
-# A gamma g has the curvature (g − 1)/2 over its slope, of which texture leaves a part: 0.4 to 1.9 of
-# it behind gammas of 0.45 and 0.7, 0.1 to 0.3 behind blurred masks (seven scenes).
+# A gamma g has the curvature (g − 1)/2 over its slope. Texture changes it: 0.4 to 1.9 of it were
+# left behind gammas of 0.45 and 0.7, 0.1 to 0.3 behind blurred masks (seven scenes).
 _GAMMA_CURVATURE = 0.35
 # A larger curvature is that of a gamma above 1.
 _UPWARDS = 0.03

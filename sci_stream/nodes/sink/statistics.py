@@ -227,6 +227,7 @@ class CalibrationStatistics:
 
     looks: int = 0
     last: CalibrationHealth | None = None
+    before_last: CalibrationHealth | None = None
     correction: MaskCorrection = NO_CORRECTION
     largest_shift_px: float | None = None
     least_match: float | None = None
@@ -235,6 +236,7 @@ class CalibrationStatistics:
 
     def add(self, health: CalibrationHealth, masks_at: str = "") -> None:
         """Add an evaluation, and the correction that its snapshot was reconstructed with."""
+        self.before_last = self.last
         self.last = health
         self.correction = MaskCorrection.from_text(masks_at)
         self.looks += 1
@@ -249,8 +251,16 @@ class CalibrationStatistics:
             )
 
     def alerts(self, warn_shift_px: float) -> list[str]:
-        """Return the problems found by the last evaluation, one sentence each."""
-        return list(findings(self.last, warn_shift_px).values()) if self.last is not None else []
+        """Return the problems found by the last two evaluations, one sentence each; at once that
+        masks do not match.
+        """
+        if self.last is None:
+            return []
+        before: dict[str, str] = {}
+        if self.before_last is not None:
+            before = findings(self.before_last, warn_shift_px)
+        found = findings(self.last, warn_shift_px)
+        return [text for name, text in found.items() if name in before or self.last.match == 0]
 
     def to_json(self) -> JsonObject | None:
         """Return the last and the worst values, None before the first evaluation.

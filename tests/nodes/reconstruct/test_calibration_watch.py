@@ -55,6 +55,8 @@ WELL = CalibrationHealth(
             "reversed order, beginning with mask 7",
         ),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
+        ({"contrast": 0.9, "noise_excess": 1.0}, "mask_contrast", "stray light"),
+        ({"contrast": 0.9, "order": "reversed"}, "mask_order", "reversed order"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
     ],
@@ -121,7 +123,10 @@ def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptur
     watching, engine = watch(rig, CalibrationSection(health_every=1))
     with caplog.at_level(logging.WARNING):
         bad = replace(snapshot, counts=counts.astype(np.float32))
-        health = solved(watching, bad).report.health
+        first = solved(watching, bad)
+        second = replace(bad, id=replace(bad.id, seq=bad.id.seq + 1))
+        health = solved(watching, second).report.health
+    assert first.defects == ()
     assert health is not None
     assert health.stuck_pixels == 2
     assert engine.left_out is not None
@@ -249,6 +254,10 @@ def test_series_keeps_last_and_worst_evaluation() -> None:
     assert (figures["looks"], figures["largest_shift_px"], figures["least_match"]) == (4, 0.5, 0.6)
     assert figures["shift_x_px"] is None
     book.add(replace(WELL, order="reversed"))
+    assert book.alerts(0.1) == []
+    book.add(replace(WELL, order="reversed"))
+    assert len(book.alerts(0.1)) == 1
+    book.add(replace(WELL, match=0.0))
     assert len(book.alerts(0.1)) == 1
 
 
