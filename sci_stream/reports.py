@@ -342,7 +342,7 @@ class SolveReport:
     masks_at: Annotated[
         str,
         text(2502),
-        text_column("masks_at", "S", "correction of masks and sensor used, empty as calibrated"),
+        text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
         Reported(live=False),
     ] = ""
     health: CalibrationHealth | None = None

@@ -79,7 +79,7 @@ COLUMNS = (
     text_column("node", "S32", "name of the reconstruct node", required=True),
     *(column for _, column in HEALTH_QUANTITIES),
     Column(
-        "masks_corrected", "u1", "1 if reconstructed with masks or sensor corrected by snapshots"
+        "masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"
     ),
     text_column("defects", "S96", "names of the defects of the data, separated by commas"),
     *(

@@ -121,7 +121,7 @@ def faulty_series(rig: Rig, fault: Fault, count: int) -> list[Snapshot]:
     ("fault", "name", "words"),
     [
         (with_taps, "two_taps", "left half is made 0.1"),
-        (with_lag, "image_lag", "10% of the snapshot before is subtracted"),
+        (with_lag, "image_lag", "% of the snapshot before is subtracted"),
     ],
 )
 def test_guarded_solve_of_a_rig_corrects_the_fault(
