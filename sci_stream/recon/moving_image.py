@@ -35,9 +35,9 @@ _EDGE = 8
 _MAX_SPREAD = 0.5
 # Iterations of conjugate gradients from an even image, from one that is nearly right, from one that
 # was fitted to fewer pixels, and from one that was denoised.
-_FIRST_ITERATIONS = 12
+_FIRST_ITERATIONS = 16
 _NEXT_ITERATIONS = 10
-_REFIT_ITERATIONS = 2
+_REFIT_ITERATIONS = 4
 _LAST_ITERATIONS = 6
 # Corrections of the displacements.
 _ROUNDS = 2
