@@ -24,8 +24,8 @@ _REGULAR = 0.1
 _CLOCKED = 0.02
 _CLOCKED_SHARE = 0.9
 # The observed period is a multiple of the announced one within the first share of itself, and its
-# jitter stays below the second share of the announced one. The jitter tells a clock from a person:
-# 20 announced periods are always within 5 % of a multiple.
+# jitter stays below the second share of the announced one. A clock has little jitter, a person has
+# more, and 20 announced periods are always within 5 % of a multiple.
 _AGREES = 0.05
 _KEEPS = 0.1
 
