@@ -94,6 +94,13 @@ class ModulatorSection(Section):
     """(x, y) by which the masks move on the sensor when the patterns move by a mirror to the right
     and down, pixels, negative if mirrored; 0: patterns are not moved."""
 
+    @property
+    def frame_s(self) -> float | None:
+        """Time from one mask to the next; None where the file does not set it."""
+        if self.driver is None or not self.pattern_us:
+            return None
+        return 1e-6 * (self.pattern_us + self.dark_us)
+
 
 class CalibrationSection(Section):
     """The masks Φ and the meaning of the sensor counts."""
@@ -109,6 +116,9 @@ class CalibrationSection(Section):
     """Warn if the masks have moved further than this since the calibration, pixels."""
     correct_shift: bool = True
     """Correct the masks by what snapshots show: shift, blur and gain of each, black level."""
+    lamps_hz: Rare[float] = Field(0.0, ge=0, le=10_000, examples=[100])
+    """Frequency at which the lamps pulse, Hz, twice that of the mains; 0: unknown. The light within
+    exposures is then measured more exactly."""
 
 
 class PolicySection(Section):
