@@ -71,7 +71,7 @@ class NodeThread:
 def start_reconstruct(rig: Rig, index: int = 0) -> NodeThread:
     """Start a reconstruct node of a rig."""
     stop = StopRequest()
-    solver = SolverThread(rig.reconstruct, "cpu", rig.calibration)
+    solver = SolverThread(rig.reconstruct, "cpu", rig.calibration, rig.modulator.frame_s)
     return NodeThread(
         f"reconstruct-{index}", ReconstructNode(rig, solver, stop, index=index).run, stop
     )

@@ -178,6 +178,7 @@ def reconstruct(
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
     light: LightChoice = "even",
+    lamps_hz: float | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> Reconstructed:
     r"""Recover the B frames behind each coded snapshot, y = Σ_b masks_b ⊙ x_b + noise.
@@ -240,6 +241,9 @@ def reconstruct(
     light
         ``"even"``: the frames are as bright as in light that does not change within the exposure;
         ``"as_recorded"``: they flicker as the light did (``report.light_depth``).
+    lamps_hz
+        Frequency at which the lamps pulse, twice that of the mains: their light is then measured
+        more exactly. Needs a `Calibration` with the exposure.
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -274,6 +278,7 @@ def reconstruct(
         check_masks,
         on_mismatch,
         light,
+        lamps_hz,
     )
     with plain_torch_state():
         given = of_one_size(y, masks, truth)
@@ -320,6 +325,7 @@ def reconstruct_stream(
     check_masks: bool = True,
     on_mismatch: OnMismatch = "raise",
     light: LightChoice = "even",
+    lamps_hz: float | None = None,
 ) -> Iterator[Reconstructed]:
     """Yield the reconstruction of each snapshot as it arrives, warm-started from the one before it.
 
@@ -329,7 +335,7 @@ def reconstruct_stream(
         Snapshots (H, W) in the order of recording; any iterable, also one without end.
     masks, iterations, solver, denoiser, weights, sigmas, device, noise, white, bayer
         As for `reconstruct`. Without ``white``, the first snapshot determines the scale of all.
-    check_masks, on_mismatch, light
+    check_masks, on_mismatch, light, lamps_hz
         As for `reconstruct`.
 
     Raises
@@ -357,6 +363,7 @@ def reconstruct_stream(
         check_masks,
         on_mismatch,
         light,
+        lamps_hz,
     )
     with plain_torch_state():
         arrays = ArraySolver(masks, options)

@@ -74,6 +74,7 @@ class ArrayOptions:
     check_masks: bool = True
     on_mismatch: OnMismatch = "raise"
     light: LightChoice = "even"
+    lamps_hz: float | None = None
     warm_start: bool = True
 
 
@@ -90,6 +91,14 @@ class ArraySolver:
         self._solver: GuardedSolver | None = None
         self._masks_max = 1.0
         _require_options(options)
+        exposure_ns = masks.exposure_ns if isinstance(masks, Calibration) else None
+        if options.lamps_hz is not None and not exposure_ns:
+            raise InputError(
+                "lamps_hz needs the duration of the frames",
+                expected="masks that are a Calibration with exposure_ns",
+                got=type(masks).__name__,
+                hint="Pass Calibration(phi=masks, exposure_ns=…), or omit lamps_hz.",
+            )
         if isinstance(masks, Calibration):
             self.calibration = _with_options(masks, options)
             self.white = masks.full_scale_dn
@@ -191,7 +200,8 @@ class ArraySolver:
                 self._found.setdefault(defect.name, defect)
         engine = Engine(self.calibration, self.solver, self.device, self.settings)
         self.settings = engine.settings
-        self._solver = GuardedSolver(engine, Guard() if checks else NO_GUARD)
+        guard = Guard(lamps_hz=self._options.lamps_hz) if checks else NO_GUARD
+        self._solver = GuardedSolver(engine, guard)
 
     def videos(self, progress: Progress) -> Iterator[tuple[F32, SolveReport]]:
         """Solve the snapshots in order, those of a scene jointly; ``progress`` is called after each
@@ -277,6 +287,9 @@ def _require_options(options: ArrayOptions) -> None:
     noise = options.noise
     if noise is not None and not (_is_finite(noise) and noise >= 0):
         raise InputError("noise is invalid", expected="a finite number ≥ 0", got=repr(noise))
+    hz = options.lamps_hz
+    if hz is not None and not (_is_finite(hz) and hz > 0):
+        raise InputError("lamps_hz is invalid", expected="a finite number > 0, Hz", got=repr(hz))
     if options.light not in ("even", "as_recorded"):
         raise InputError(
             "light is invalid", expected="'even' or 'as_recorded'", got=repr(options.light)

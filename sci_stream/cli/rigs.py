@@ -154,7 +154,8 @@ def reconstruct(
 
     device = device or device_of_node(loaded.reconstruct.devices, index)
     with stop_on_signals() as stop:
-        solver = SolverThread(loaded.reconstruct, device, loaded.calibration)
+        frame_s = loaded.modulator.frame_s
+        solver = SolverThread(loaded.reconstruct, device, loaded.calibration, frame_s)
         try:
             ReconstructNode(loaded, solver, stop, index=index).run()
         except CaptureError as error:

@@ -94,6 +94,13 @@ class ModulatorSection(Section):
     """(x, y) by which the masks move on the sensor when the patterns move by a mirror to the right
     and down, pixels, negative if mirrored; 0: patterns are not moved."""
 
+    @property
+    def frame_s(self) -> float | None:
+        """Time from one mask to the next; None where the file does not set it."""
+        if self.driver is None or not self.pattern_us:
+            return None
+        return 1e-6 * (self.pattern_us + self.dark_us)
+
 
 class CalibrationSection(Section):
     """The masks Φ and the meaning of the sensor counts."""
@@ -111,6 +118,9 @@ class CalibrationSection(Section):
     """Correct the masks by what snapshots show: shift, blur and gain of each, black level."""
     correct_sensor: Rare[bool] = True
     """Correct faults of the sensor that snapshots show: two taps, image lag, dust."""
+    lamps_hz: Rare[float] = Field(0.0, ge=0, le=10_000, examples=[100])
+    """Frequency at which the lamps pulse, Hz, twice that of the mains; 0: unknown. The light within
+    exposures is then measured more exactly."""
 
 
 class PolicySection(Section):

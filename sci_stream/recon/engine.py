@@ -52,11 +52,13 @@ from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
 from sci_stream.recon.denoisers.colours import suited_to_colours
 from sci_stream.recon.denoisers.temporal import (
+    FrameDenoiser,
     IterationDenoiser,
     cycled_denoisers,
     ending_on_frames,
 )
 from sci_stream.recon.initialization.error_map import InitialErrorMap
+from sci_stream.recon.initialization.filling import LEAST_SHARE, filled
 from sci_stream.recon.initialization.initializer import (
     REASONS,
     Initializer,
@@ -184,7 +186,7 @@ class Engine:
             self._graphs.give_up(why_not)
         self._fusion = Fusion(compiler)
         self._prepare = self._fusion(self.prepare)
-        self._initialize = self._fusion(self.initialize)
+        self._begin_start = self._fusion(self._start)
         self._data_step = self._fusion(data_step)
         # Tensors: the compiler would make a version of its own for each calibration's numbers.
         noise = calibration.noise
@@ -200,6 +202,7 @@ class Engine:
             self.masks = MaskStack(calibration, device, one_turn=one_turn)
             """The masks as corrected."""
         self._priors = self._cycle()
+        self._fill = self._filling()
         self.seeks_moving_image = False
         """Whether solves end with `sci_stream.recon.moving_image`, if the settings have it."""
         self.keeps_tail = False
@@ -253,6 +256,16 @@ class Engine:
             along_time=self.settings.along_time,
             mosaics=self._mosaics,
         )
+
+    def _filling(self) -> FrameDenoiser | None:
+        """Return the denoiser that fills pixels of still images; None where too few need it."""
+        denoiser = self._denoiser
+        if denoiser is None or isinstance(denoiser, VideoDenoiser):
+            return None
+        few = float(self.calibration.blind.mean()) < LEAST_SHARE
+        if few or not self.settings.linear_start:
+            return None
+        return FrameDenoiser(denoiser, mosaics=self._mosaics)
 
     def change_settings(self, settings: SolverSettings) -> None:
         """Solve with other numbers of iterations from the next snapshot on; all else must be as it
@@ -476,7 +489,7 @@ class Engine:
         """
         measurement = self._prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
-        start = self._initialize(measurement, before)
+        start = self.initialize(measurement, before)
         still = start.still
         reason = start.reason
         iterates = self.solve(measurement, start, iterations, between)
@@ -565,7 +578,22 @@ class Engine:
 
     def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
         """Find the start of a solve: warm, or cold without past."""
+        return self._filled(self._begin_start(measurement, past), measurement)
+
+    def _start(self, measurement: Measurement, past: Past | None) -> InitialState:
+        """Find the start, but for pixels that are not measured."""
         return self._initializer.begin(measurement, self.masks.linear, past)
+
+    def _filled(self, start: InitialState, measurement: Measurement) -> InitialState:
+        """Return a start whose still image is filled where nothing is measured."""
+        if self._fill is None:
+            return start
+        clipped = measurement.r_inv_clipped
+        known = (measurement.r_inv if clipped is None else clipped) > 0
+        still = filled(start.still, known, self._fill, self.settings.relaxation)
+        # A warm start has pixels of the video before there.
+        v = torch.where(start.v == start.still, still, start.v)
+        return start._replace(v=v, still=still)
 
     def solve(
         self,

@@ -81,6 +81,10 @@ class Guard:
         A camera does not wait: after the first snapshots, measure the masks at most once a second.
     correct_sensor
         Correct the snapshots by faults of the sensor that they show.
+    lamps_hz
+        Frequency at which the lamps pulse; None if unknown.
+    frame_s
+        Time from one mask to the next; None for a B-th of the exposure.
     """
 
     every: int = 20
@@ -88,6 +92,8 @@ class Guard:
     warn_shift_px: float = 0.1
     live: bool = False
     correct_sensor: bool = True
+    lamps_hz: float | None = None
+    frame_s: float | None = None
 
 
 NO_GUARD = Guard(every=0)
@@ -165,7 +171,7 @@ class GuardedSolver:
         self._defective: Flags | None = None
         self._pixels_at_s = 0.0
         self._inspect_at_s = 0.0
-        self._light = LightWatch(engine.masks)
+        self._light = LightWatch(engine.masks, guard.lamps_hz)
         self._light_changes = False
         self._baseline = Baseline(engine.calibration)
         self._brightness = BrightnessSteps(engine.calibration)
@@ -285,7 +291,7 @@ class GuardedSolver:
         exposure_s = 1e-9 * (calibration.exposure_ns or 0)
         if isinstance(exposure_us, int | float):
             exposure_s = 1e-6 * exposure_us
-        frame_s = exposure_s / calibration.n_frames or None
+        frame_s = self._guard.frame_s or exposure_s / calibration.n_frames or None
         return self._light.measure(snapshot.id, y, valid, frame_s)
 
     def _left_out(self) -> Flags | None:

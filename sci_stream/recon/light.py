@@ -22,6 +22,7 @@ Variable projection and evidence as in `sci_stream.calibration.registration` and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,8 @@ MAINS_HZ = (100.0, 120.0)
 _LEAST_LOG_ODDS = 8.0
 # Least gain in the logarithm of the variance in the other half of the picture.
 _LEAST_ELSEWHERE = 0.006
+# The frequency of the lamps may be known: then a light need not be as certain elsewhere.
+_LEAST_ELSEWHERE_OF_LAMPS = -0.006
 # Fewer frames show no light beside scenes that fade and are cut.
 _FADING_FRAMES = 8
 # Snapshots whose gains are compared.
@@ -89,6 +92,9 @@ _DELAYS = np.arange(-1.0, 1.01, 0.25)
 # 0.8 and 1.25 cycles, a synchronous lamp of one to three periods 0.2 and more.
 _UNLIKE = 0.1
 _TINY = 1e-12
+
+_Kernel = tuple[F64, float | None, float]
+"""Covariance of a light, its frequency in Hz, and the logarithm of its prior."""
 
 
 class Light(NamedTuple):
@@ -117,9 +123,9 @@ class LightWatch:
     the same in each snapshot, it is the exposure that begins late, or a stage that turns back.
     """
 
-    def __init__(self, masks: MaskStack) -> None:
+    def __init__(self, masks: MaskStack, lamps_hz: float | None = None) -> None:
         self._masks = masks
-        self._meter = LightMeter(masks)
+        self._meter = LightMeter(masks, lamps_hz)
         self._gains: dict[SnapshotId, F64] = {}
         self.of_masks: tuple[float, ...] = ()
         """The gains of an exposure that the present masks have; empty if it is as the cycle."""
@@ -237,10 +243,14 @@ class _Fit(NamedTuple):
 
 
 class LightMeter:
-    """Measure the light of snapshots behind a stack of masks."""
+    """Measure the light of snapshots behind a stack of masks.
 
-    def __init__(self, masks: MaskStack) -> None:
+    ``lamps_hz``: the frequency at which the lamps pulse, if that is known.
+    """
+
+    def __init__(self, masks: MaskStack, lamps_hz: float | None = None) -> None:
         self._masks = masks
+        self._lamps_hz = lamps_hz
         self._at = _places(masks.phi.shape[-2:], _MAX_BLOCKS // len(masks.phi))
         planes = len(masks.phi)
         width = masks.phi.shape[-1]
@@ -276,8 +286,11 @@ class LightMeter:
             return None
         even = torch.ones(blocks.masks.shape[1])
         gains = _fitted(blocks, even)
-        light, log_odds = _likely(gains, blocks, frame_s)
-        if log_odds < _LEAST_LOG_ODDS or _gain_elsewhere(blocks, gains, frame_s) < _LEAST_ELSEWHERE:
+        lamps_hz = None if frame_s is None else self._lamps_hz
+        kernels = _kernels(len(gains), frame_s, lamps_hz)
+        least = _LEAST_ELSEWHERE if lamps_hz is None else _LEAST_ELSEWHERE_OF_LAMPS
+        light, log_odds = _likely(gains, blocks, kernels)
+        if log_odds < _LEAST_LOG_ODDS or _gain_elsewhere(blocks, gains, kernels) < least:
             return None
         return light
 
@@ -366,7 +379,7 @@ def _fitted(blocks: _Blocks, start: Tensor) -> Tensor:
     return gains
 
 
-def _likely(gains: Tensor, blocks: _Blocks, frame_s: float | None) -> tuple[Light, float]:
+def _likely(gains: Tensor, blocks: _Blocks, kernels: Sequence[_Kernel]) -> tuple[Light, float]:
     """Return the light of greatest evidence, and the logarithm of its odds against even light."""
     information, scores = _scores(blocks, _scene(blocks, gains))
     n_frames = len(gains)
@@ -381,7 +394,7 @@ def _likely(gains: Tensor, blocks: _Blocks, frame_s: float | None) -> tuple[Ligh
     volume = 0.5 * np.linalg.slogdet(covariance)[1]
     best = Light((1.0,) * n_frames)
     log_odds = 0.0
-    for kernel, hz, prior in _kernels(n_frames, frame_s):
+    for kernel, hz, prior in kernels:
         inside = basis.T @ kernel @ basis
         for scale in _SCALES:
             total = scale**2 * inside + covariance
@@ -395,24 +408,29 @@ def _likely(gains: Tensor, blocks: _Blocks, frame_s: float | None) -> tuple[Ligh
     return best, log_odds
 
 
-def _kernels(n_frames: int, frame_s: float | None) -> list[tuple[F64, float | None, float]]:
-    """Return covariances of light: white, and sinusoids; each with its frequency in Hz and the
-    logarithm of its prior.
-    """
+def _kernels(n_frames: int, frame_s: float | None, lamps_hz: float | None) -> list[_Kernel]:
+    """Return covariances of light: white, and sinusoids, or that of the lamps alone."""
+    if frame_s is not None and lamps_hz is not None:
+        return [(_sinusoid(lamps_hz * frame_s, n_frames), lamps_hz, 0.0)]
     periods = _PERIODS[_PERIODS * n_frames >= _LEAST_PERIODS]
     unknown = [(float(one), None if frame_s is None else float(one) / frame_s) for one in periods]
     mains = [(hz * frame_s, hz) for hz in MAINS_HZ] if frame_s is not None else []
-    kernels: list[tuple[F64, float | None, float]] = [(np.eye(n_frames), None, 0.0)]
-    frame = np.arange(n_frames)
+    kernels: list[_Kernel] = [(np.eye(n_frames), None, 0.0)]
     for sinusoids in (mains, unknown):
         for per_frame, hz in sinusoids:
-            wave = np.cos(2 * np.pi * per_frame * (frame[:, None] - frame))
-            kernel = wave + _HARMONICS * np.eye(n_frames)
-            kernels.append((kernel, hz, -math.log(len(sinusoids))))
+            kernels.append((_sinusoid(per_frame, n_frames), hz, -math.log(len(sinusoids))))
     return kernels
 
 
-def _gain_elsewhere(blocks: _Blocks, gains: Tensor, frame_s: float | None) -> float:
+def _sinusoid(per_frame: float, n_frames: int) -> F64:
+    """Return the covariance of a sinusoid of so many periods a frame, with some harmonics."""
+    frame = np.arange(n_frames)
+    wave = np.cos(2 * np.pi * per_frame * (frame[:, None] - frame))
+    covariance: F64 = wave + _HARMONICS * np.eye(n_frames)
+    return covariance
+
+
+def _gain_elsewhere(blocks: _Blocks, gains: Tensor, kernels: Sequence[_Kernel]) -> float:
     """Return by how much the light that each half of the picture shows explains the other half,
     where each block may also fade and be cut.
     """
@@ -429,7 +447,7 @@ def _gain_elsewhere(blocks: _Blocks, gains: Tensor, frame_s: float | None) -> fl
         for which in (half, ~half):
             shown = blocks.part(which)
             hidden = blocks.part(~which)
-            light, _ = _likely(_fitted(shown, gains), shown, frame_s)
+            light, _ = _likely(_fitted(shown, gains), shown, kernels)
             explained = _misfit(hidden, gains.new_tensor(light.gains), times)
             differences.append(_misfit(hidden, even, times) - explained)
     return float(np.mean(differences))

@@ -43,6 +43,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sci_stream.optics.calibration import BLIND_SHARE
+
 _WINDOW_PX = 5
 _STRIDE_PX = 3
 # Of larger images this many windows are used, evenly spread: more would not make the estimate
@@ -50,6 +52,13 @@ _STRIDE_PX = 3
 _MAX_WINDOWS = 4096
 # With fewer, chance decides how much of their residual is texture.
 _MIN_WINDOWS = 240
+
+# Where fewer windows are open throughout, windows do without pixels that no mask opens: behind two
+# random binary masks one of 1000 windows is open throughout, behind three 35 are.
+_WHOLE_WINDOWS = 32
+# A window does without so many. With up to 25, texture is taken for noise: still scenes behind two
+# masks lose 1.5 dB (three tuning scenes).
+_MAX_CLOSED = 3
 
 # From a fraction of the mean residual, below the noise: n is then within 2 % of its limit, with
 # noise of 0 to 8 % of white on published and real sets. From above, where most of a residual is
@@ -93,13 +102,17 @@ class CodedWindows(NamedTuple):
     """Masks in windows, as the noise estimate needs them; computed once for all snapshots.
 
     ``planes``, (3, 25, windows): an orthonormal basis of still planes as measured; ``noisy`` and
-    ``textured``, (25, windows): A and T; ``eccentricity``, (H, W), and ``far``, (windows,): ρ²/⟨ρ²⟩
-    − 1, 0 in the mean of the image.
+    ``textured``, (25, windows): A and T; ``seen``, (25, windows): 0 at pixels that no mask opens,
+    which a window does without, else 1; ``shares``, (25, windows): the same, of sum 1, or 0 in
+    windows that are not used; ``eccentricity``, (H, W), and ``far``, (windows,): ρ²/⟨ρ²⟩ − 1, 0 in
+    the mean of the image.
     """
 
     planes: Tensor
     noisy: Tensor
     textured: Tensor
+    seen: Tensor
+    shares: Tensor
     eccentricity: Tensor
     far: Tensor
 
@@ -117,15 +130,23 @@ def coded_windows(phi: Tensor) -> CodedWindows | None:
     rows, columns = (torch.arange(size).to(phi) - (size - 1) / 2 for size in phi.shape[-2:])
     distance = rows.square().unsqueeze(1) + columns.square()
     eccentricity = distance / distance.mean() - 1.0
-    light, coded, far = _cut(
-        torch.stack((opened, still + changing, eccentricity.expand_as(opened)))
+    is_open = (exposure > BLIND_SHARE * exposure.mean()).to(phi.dtype)
+    light, coded, far, seen = _cut(
+        torch.stack((opened, still + changing, eccentricity.expand_as(opened), is_open))
     )
+    few_are_whole = seen.amin(0).sum() < _WHOLE_WINDOWS
+    seen = torch.where(few_are_whole, seen, 1.0)
+    light = light * seen
     planes = torch.stack(_orthonormal(light, light * down, light * right))
     # h, the diagonal of the projection H onto planes: (1 − H)² has the diagonal 1 − h, and ΣH² = h
     # along each row.
     fitted = planes.square().sum(0)
     textured = (coded * (1 - 2 * fitted) + coded.mean(0) * fitted).clamp_min_(0.0)
-    return CodedWindows(planes, 1 - fitted, textured, eccentricity, far.mean(0))
+    used = (1 - seen).sum(0) <= _MAX_CLOSED
+    shares = seen * used / seen.sum(0).clamp_min(1.0)
+    noisy = (1 - fitted) * seen * used
+    textured = textured * seen * used
+    return CodedWindows(planes, noisy, textured, seen, shares, eccentricity, far.mean(0))
 
 
 def estimate_noise(y: Tensor, masks: CodedWindows | None, r_inv: Tensor) -> NoiseEstimate:
@@ -139,22 +160,23 @@ def estimate_noise(y: Tensor, masks: CodedWindows | None, r_inv: Tensor) -> Nois
     masks
         The masks that coded it.
     r_inv
-        (P, H, W), 0 at pixels without a valid measurement: windows with such a pixel do not count.
+        (P, H, W), 0 at pixels without a valid measurement: windows with such a pixel do not count,
+        unless the masks close it.
 
     Returns
     -------
     New tensors; of y's own unit squared. 0 throughout where too few windows are smooth by chance:
-    in images of fewer than about 50 × 50 pixels, or with an invalid pixel in each window.
+    in images of fewer than about 50 × 50 pixels, or with a bad pixel in each window.
     """
     if masks is None:
         return NoiseEstimate(torch.zeros_like(y), y.new_zeros(y.shape[-2:]))
     values, valid = _cut(torch.stack((y, r_inv)))
-    squared = (
-        values - (masks.planes * (masks.planes * values).sum(1, keepdim=True)).sum(0)
-    ).square()
-    whole = valid.amin(0) > 0
+    brightness = (values * masks.shares).sum(0)
+    fitted = (masks.planes * (masks.planes * values).sum(1, keepdim=True)).sum(0)
+    squared = torch.addcmul(fitted, masks.seen, values, value=-1).square()
+    whole = torch.where(masks.seen > 0, valid, 1.0).amin(0) > 0
     parts = torch.stack((masks.noisy, squared, masks.textured)).mul_(whole)
-    brightness = values.mean(0).clamp_min(0.0) * whole
+    brightness = brightness.clamp_min(0.0) * whole
     offset, slope, growth = _variance_components(brightness, parts, masks.far)
     by_place = _TAKEN_FOR_TEXTURE * slope * (1.0 + growth * masks.eccentricity)
     return NoiseEstimate(y.clamp_min(0.0) * by_place + _TAKEN_FOR_TEXTURE * offset, by_place)

@@ -67,6 +67,22 @@ def test_joint_solve_improves_frames_beside_seams(moving: Film) -> None:
     assert np.mean(np.square(series.video - truths)) < np.mean(np.square(live - np.stack(truths)))
 
 
+def test_joint_solve_improves_frames_in_light_that_changes(moving: Film) -> None:
+    frames = np.stack([snapshot.truth / np.float32(255) for snapshot in moving.snapshots])
+    times = np.arange(frames.shape[0] * frames.shape[1]).reshape(frames.shape[:2])
+    lights = 1 + 0.3 * np.cos(2 * np.pi * 100 / 240 * times)
+    lights = np.float32(lights / lights.mean(1, keepdims=True))[..., None, None]
+    y = (moving.calibration.phi * frames * lights).sum(1)
+    with pytest.warns(sci_stream.DataWarning, match="light changes"):
+        live = [
+            one.video for one in sci_stream.reconstruct_stream(y, moving.calibration.phi, white=1)
+        ]
+    with pytest.warns(sci_stream.DataWarning, match="light changes"):
+        series = sci_stream.reconstruct(y, moving.calibration.phi, white=1)
+    truths = list(frames)
+    assert ends_db(list(series.video), truths) > ends_db(live, truths) + 0.1
+
+
 def test_reports_of_a_joint_solve_are_of_its_video(moving: Film) -> None:
     for snapshot, delivered in jointly(iter(singly(moving))):
         assert snapshot.truth is not None

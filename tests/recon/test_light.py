@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import sci_stream
+from sci_stream.config.sections import ModulatorSection
 from sci_stream.errors import InputError
 from sci_stream.model import F32, BayerPhase
 from sci_stream.optics.calibration import Calibration
@@ -23,6 +24,7 @@ from tests.recon.films import film
 
 CPU = torch.device("cpu")
 SIZE, B = 96, 8
+LAMPS = Guard(lamps_hz=100, frame_s=1 / 240)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -55,13 +57,11 @@ def coded(phi: F32, x: F32, light: F32) -> F32:
     return np.asarray((phi * x * light[:, None, None]).sum(0), np.float32)
 
 
-def measured(
-    phi: F32, snapshots: Sequence[F32], exposure_ns: int | None = None
-) -> list[MaskCorrection]:
+def measured(phi: F32, snapshots: Sequence[F32], guard: Guard = Guard()) -> list[MaskCorrection]:
     """Return the corrections with which a guarded solver takes each of some snapshots."""
-    calibration = Calibration(phi=phi, exposure_ns=exposure_ns)
+    calibration = Calibration(phi=phi)
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
-    solver = GuardedSolver(engine)
+    solver = GuardedSolver(engine, guard)
     corrections = []
     for seq, y in enumerate(snapshots):
         solver.measure(calibration.snapshot("s", seq, y))
@@ -75,6 +75,53 @@ def test_light_of_one_snapshot_is_measured(light: F32) -> None:
     (correction,) = measured(phi, [coded(phi, scene(speed_px=2), light)])
     np.testing.assert_allclose(correction.light, light, atol=0.02)
     assert correction.masks == ()
+
+
+@pytest.mark.parametrize("depth", [0.1, 0.6])
+def test_light_of_known_lamps_is_measured_more_exactly(depth: float) -> None:
+    phi, light = masks(), mains(depth)
+    y = coded(phi, scene(speed_px=5), light)
+    (blind,) = measured(phi, [y])
+    (known,) = measured(phi, [y], LAMPS)
+    error = np.abs(np.array(known.light) - light).max()
+    assert error < 0.01
+    assert error < np.abs(np.array(blind.light) - light).max() + 1e-3
+
+
+@pytest.mark.parametrize("speed_px", [0, 2, 5])
+def test_even_light_of_known_lamps_is_left_alone(speed_px: int) -> None:
+    phi = masks()
+    y = coded(phi, scene(speed_px=speed_px), np.ones(B, np.float32))
+    (correction,) = measured(phi, [y], LAMPS)
+    assert correction.is_none
+
+
+def test_cut_is_no_light_of_known_lamps() -> None:
+    phi, x = masks(), scene()
+    x[5:] = 0.3 * x[5:, ::-1]
+    (correction,) = measured(phi, [coded(phi, x, np.ones(B, np.float32))], LAMPS)
+    assert not correction.light
+
+
+def test_rig_file_sets_the_time_from_mask_to_mask() -> None:
+    section = ModulatorSection(driver="simulated", pattern_us=4000, dark_us=200)
+    assert section.frame_s == pytest.approx(4.2e-3)
+    assert ModulatorSection(driver="simulated").frame_s is None
+    assert ModulatorSection(pattern_us=4000).frame_s is None
+
+
+def test_lamps_of_arrays_need_the_exposure() -> None:
+    phi, light = masks(), mains(0.3)
+    y = coded(phi, scene(speed_px=2), light)
+    options = {"solver": "tv", "iterations": 2, "device": "cpu", "lamps_hz": 100}
+    with pytest.raises(InputError, match="lamps_hz needs the duration"):
+        sci_stream.reconstruct(y, phi, **options)
+    calibration = Calibration(phi=phi, exposure_ns=round(1e9 * B / 240))
+    with pytest.warns(sci_stream.DataWarning, match="100 Hz"):
+        result = sci_stream.reconstruct(y, calibration, **options)
+    np.testing.assert_allclose(result.correction.light, light, atol=0.01)
+    with pytest.raises(InputError, match="lamps_hz is invalid"):
+        sci_stream.reconstruct(y, calibration, lamps_hz=-100)
 
 
 @pytest.mark.parametrize("speed_px", [0, 2, 5])

@@ -51,6 +51,22 @@ def test_constant_noise_is_found(sd: float) -> None:
     assert 0.85 * sd < float(found.mean()) < 1.15 * sd
 
 
+@pytest.mark.parametrize("sd", [0.01, 0.05])
+def test_noise_behind_two_masks_is_found(sd: float) -> None:
+    phi = masks()[:, :2]
+    found = estimated(forward(phi, smooth_scene()[:, :2]) + sd * noise(), phi).sqrt()
+    assert 0.8 * sd < float(found.mean()) < 1.2 * sd
+
+
+def test_bad_pixels_behind_two_masks_are_left_out() -> None:
+    phi = masks()[:, :2]
+    y = forward(phi, smooth_scene()[:, :2])
+    bad = torch.rand(y.shape, generator=torch.Generator().manual_seed(2)) < 0.01
+    r_inv = inverse_gram(gram_diag(phi), ~bad)
+    found = estimate_noise(torch.where(bad, 3.0, y), coded_windows(phi), r_inv).variance
+    assert float(found[~bad].sqrt().max()) < 1e-3 * float(y.mean())
+
+
 @pytest.mark.parametrize("weigh", [True, False])
 def test_report_states_the_noise_relative_to_the_measurement(weigh: bool) -> None:
     phi, cpu, sd = masks(), torch.device("cpu"), 0.05

@@ -32,9 +32,14 @@ _MAX_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
-    """The guarded solver of one calibration, with a log of the faults that it finds."""
+    """The guarded solver of one calibration, with a log of the faults that it finds.
 
-    def __init__(self, section: CalibrationSection, engine: Engine) -> None:
+    ``frame_s``: the time from one mask to the next; None if the rig does not set it.
+    """
+
+    def __init__(
+        self, section: CalibrationSection, engine: Engine, frame_s: float | None = None
+    ) -> None:
         self._section = section
         guard = Guard(
             section.health_every,
@@ -42,6 +47,8 @@ class CalibrationWatch:
             section.warn_shift_px,
             live=True,
             correct_sensor=section.correct_sensor,
+            lamps_hz=section.lamps_hz or None,
+            frame_s=frame_s,
         )
         self.solver = GuardedSolver(engine, guard, failed=_log_failure)
         self.engine = engine

@@ -88,7 +88,7 @@ class SolverThread:
 
     On a GPU the next solve starts before the previous video has been copied out, so that copies
     overlap with computing; a video is passed on as soon as it arrives. ``device`` is ``auto``,
-    ``cpu``, ``cuda`` or ``cuda:N``.
+    ``cpu``, ``cuda`` or ``cuda:N``; ``frame_s`` as of `CalibrationWatch`.
 
     Raises `DeviceError`, `ConfigError`, `WeightsError` if the device is missing, the denoiser
     unknown or its checkpoint unusable.
@@ -99,7 +99,9 @@ class SolverThread:
         section: ReconstructSection,
         device: str,
         calibration: CalibrationSection | None = None,
+        frame_s: float | None = None,
     ) -> None:
+        self._frame_s = frame_s
         self._given = self._section = section
         self._calibration_section = calibration or CalibrationSection()
         self._analyses = Analyses(section.analyses)
@@ -342,7 +344,8 @@ class SolverThread:
     def _install(self, engine: Engine) -> None:
         if engine.fault:
             log.warning("%s: %s", self.device_name, engine.fault)
-        self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
+        watch = CalibrationWatch(self._calibration_section, engine, self._frame_s)
+        self._watches[engine.calibration.hash] = watch
 
     def _adopt(self, calibration: Calibration) -> Ready:
         self._install(self._make_engine(calibration, self._denoiser, self._section, self._settings))

@@ -134,10 +134,11 @@ def test_stages_are_the_last_iterations_of_a_solve(
         measurement = frames.prepare(torch.from_numpy(calibration.measurement(snapshot.counts)))
         start = frames.initialize(measurement)
         before = [*frames.solve(measurement, start, LEAST_BEFORE)]
-        expected = [
-            *before,
-            *estimates(coded(measurement, start, before[-1]), random_stages(), torch.float32),
-        ]
+        problem = coded(measurement, start, before[-1])
+        stages = [*estimates(problem, random_stages(), torch.float32)]
+        if n_frames < 3:  # stages learned from more
+            stages = [(result + before[-1]) / 2 for result in stages]
+        expected = [*before, *stages]
     for result, of_iteration in zip(after_each, expected, strict=True):
         torch.testing.assert_close(result, engine.masks.merged(of_iteration))
     np.testing.assert_array_equal(video, after_each[-1].numpy())
