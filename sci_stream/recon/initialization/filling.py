@@ -40,11 +40,12 @@ def filled(still: Tensor, known: Tensor, denoise: FrameDenoiser, relaxation: flo
 
     Returns
     -------
-    (P, 1, H, W), a new tensor.
+    (P, 1, H, W), a new tensor. Pixels at which the denoiser diverges keep the first guess.
     """
-    kept = known.unsqueeze(1)
+    known = known.unsqueeze(1)
     image = still
     for sigma in np.geomspace(_FIRST_SIGMA, _LAST_SIGMA, _STEPS):
         step = torch.lerp(image, denoise(image, float(sigma)), relaxation)
-        image = torch.where(kept, still, step)
-    return torch.where(kept, still, denoise(image, _LAST_SIGMA))
+        image = torch.where(known, still, step)
+    image = denoise(image, _LAST_SIGMA)
+    return torch.where(known | ~image.isfinite(), still, image)

@@ -201,7 +201,7 @@ def test_solve_that_is_not_recorded_is_fused(
     )
     engine.warm_up()
     assert engine.recordings == 0
-    assert set(calls) == {"prepare", "initialize", "data_step"}
+    assert set(calls) == {"prepare", "_start", "data_step"}
 
 
 @pytest.mark.slow

@@ -113,7 +113,7 @@ def test_network_without_one_of_mosaics_has_none() -> None:
 @pytest.mark.parametrize("bayer", [None, BayerPhase.GBRG])
 def test_engine_passes_the_planes_of_a_frame_together(bayer: BayerPhase | None) -> None:
     rng = np.random.default_rng(0)
-    phi = (rng.random((4, 16, 24)) < 0.5).astype(np.float32)
+    phi = rng.random((4, 16, 24), np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
     prior = ColourRecorder()
     engine = Engine(calibration, prior, CPU, default_settings(CPU, "ffdnet-lite"))
