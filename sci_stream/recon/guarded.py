@@ -450,7 +450,7 @@ class GuardedSolver:
     def _look_at_sensor(
         self, snapshot: Snapshot, solved: _Solved, video: Video, monitor: CalibrationMonitor
     ) -> None:
-        """Look for faults of the sensor, and measure anew if they are others now."""
+        """Look for faults of the sensor, and measure again if they are others now."""
         counts = solved.snapshot.counts
         if not self._sensor.add(snapshot.id, snapshot.counts, video, solved.errors, counts):
             return
