@@ -62,7 +62,10 @@ class LearningDenoiser:
         self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Denoise (N, H, W), H and W even, or mosaics, (4, N, h, w). Gradients pass."""
-        assert self.stack is not None
+        if self.stack is None:
+            # A start is drawn before the network is known: it keeps the first guess of pixels
+            # that no mask opens.
+            return x.clone()
         if x.ndim == 4:
             planes = x.transpose(0, 1)
             inputs = with_level(planes, mosaic_sigma(on_device(sigma, x), relative))
