@@ -28,9 +28,6 @@ light."""
 _MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
-# Right masks had a contrast of 0.96 and more in 42 rigs, and 0.87 to 0.95 under uneven stray light
-# of a sixth of the light in most of 12. Other faults lower it, too, and have names of their own.
-_LEAST_ALONE = 0.93
 _GAIN = (0.95, 1.05)
 CAUSES = ("mask_orientation", "mask_sign", "scale", "mask_shift")
 """Defects that cause others: one cause has one name."""
@@ -84,11 +81,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     # A gamma or a black level changes the contrast, too: one cause has one name.
     explained = OF_RIGHT_MASKS & faults.keys()
     quiet = health.noise_excess is not None and health.noise_excess < _LEAST_NOISE
-    contrast = 1.0 if health.contrast is None or explained else health.contrast
-    if quiet and (contrast > 1 or faults):
-        contrast = 1.0
-    least = _CONTRAST[0] if faults else _LEAST_ALONE
-    if not least <= contrast <= _CONTRAST[1]:
+    contrast = 1.0 if health.contrast is None or explained or quiet else health.contrast
+    if not _CONTRAST[0] <= contrast <= _CONTRAST[1]:
         faults["mask_contrast"] = (
             f"the masks modulate {contrast:.2f} times as much as calibrated: stray light, "
             "or another black level"

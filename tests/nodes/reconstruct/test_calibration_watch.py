@@ -55,8 +55,6 @@ WELL = CalibrationHealth(
             "reversed order, beginning with mask 7",
         ),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
-        ({"contrast": 0.9, "noise_excess": 1.0}, "mask_contrast", "stray light"),
-        ({"contrast": 0.9, "order": "reversed"}, "mask_order", "reversed order"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
     ],
