@@ -193,7 +193,7 @@ def kill_acquire_node(rig: RunningRig) -> None:
 def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
     changes = {
         **RUNS_ON,
-        "camera": {"options": {"snapshot_rate_hz": 20.0}},
+        "camera": {"options": {"snapshot_rate_hz": 5.0}},  # a busy machine solves as many
         "policy": {"mode": "live", "queue_snapshots": 1000, "spool": str(tmp_path / "spool")},
         "drain": {"timeout_s": 1.0},
     }
