@@ -79,7 +79,9 @@ class Dust:
         large = max(calibration.shape) > _LARGE_PX
         self._cell_px = 2 * _CELL_PX if large else _CELL_PX
         self._looks = deque[F32](maxlen=_LOOKS)
-        light = self._cells(calibration.phi.sum(0))
+        self._shown: tuple[Flags, F32] | None = None
+        """Cells of dust, and the mean contrast of each cell; None while the looks show none."""
+        light = self._cells(open_to_light)
         self._possible = min(light.shape) > _SURROUNDINGS
         if self._possible:
             self._open = [np.maximum(_mean(light, _PLACE), _DARK), np.maximum(_ring(light), _DARK)]
@@ -87,6 +89,7 @@ class Dust:
     def forget(self) -> None:
         """Forget all looks."""
         self._looks.clear()
+        self._shown = None
         self._mean = None
         self._added = 0
         self.specks = ()
@@ -103,6 +106,7 @@ class Dust:
         least = max(_DARK * float(places.mean()), 1e-6)
         place, ring = (np.log(np.maximum(part, least)) for part in (places, rings))
         self._looks.append(np.stack((place, ring)))
+        self._shown = self._dusty()
         if self._correct:
             self._renew_specks(y)
 
@@ -116,12 +120,9 @@ class Dust:
         if self._added % _REFIT == 0:
             again = (fitted_speck(self._mean, one.x_px, one.y_px) for one in self.specks)
             self.specks = tuple(one for one in again if one is not None)
-        if len(self._looks) < _LOOKS:
+        if self._shown is None:
             return
-        dusty, _ = self._dusty()
-        if dusty.sum() < _CELLS:
-            return
-        rows, columns = np.nonzero(dusty)
+        rows, columns = np.nonzero(self._shown[0])
         x_px, y_px = (self._cell_px * (places + 0.5) - 0.5 for places in (columns, rows))
         for known in self.specks:
             apart = np.hypot(x_px - known.x_px, y_px - known.y_px) > 2 * known.radius_px + 4
@@ -141,17 +142,17 @@ class Dust:
             deepest = min(self.specks, key=lambda speck: speck.share)
             place = round(deepest.x_px), round(deepest.y_px)
             return [_named(place, 1 - deepest.share, is_restored=True)]
-        if len(self._looks) < _LOOKS:
+        if self._shown is None:
             return []
-        dusty, contrast = self._dusty()
-        if dusty.sum() < _CELLS:
-            return []
+        dusty, contrast = self._shown
         row, column = np.unravel_index(np.where(dusty, contrast, 0.0).argmin(), dusty.shape)
         place = int(self._cell_px * column + 1), int(self._cell_px * row + 1)
         return [_named(place, 1 - float(np.exp(contrast[row, column])))]
 
-    def _dusty(self) -> tuple[Flags, F32]:
-        """Return cells of dust, and the mean contrast of each cell, a logarithm."""
+    def _dusty(self) -> tuple[Flags, F32] | None:
+        """Return cells of dust, and the mean contrast of each cell, a logarithm; None for none."""
+        if len(self._looks) < _LOOKS:
+            return None
         places = np.stack(self._looks, 1)
         contrasts = places[0] - places[1]
         contrast = contrasts.mean(0)
@@ -171,7 +172,8 @@ class Dust:
         dusty &= jumps.sum(0) > 1
         inside = np.zeros_like(dusty)
         inside[_EDGE:-_EDGE, _EDGE:-_EDGE] = True
-        return dusty & inside, contrast
+        dusty &= inside
+        return (dusty, contrast) if dusty.sum() >= _CELLS else None
 
     def _cells(self, image: F32) -> F32:
         side = self._cell_px

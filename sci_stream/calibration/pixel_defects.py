@@ -72,7 +72,7 @@ class PixelDefects:
         """
         if min(counts.shape) <= 2 * self._step * _AROUND_PX:
             return None
-        self._correct(correction.lit(()))
+        self._correct(correction.of_masks.lit(()))
         y = self._calibration.measurement(counts) - np.float32(correction.black)
         frames = ring_mean(np.asarray(video, np.float32), self._step)
         if correction.light:

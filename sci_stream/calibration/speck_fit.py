@@ -21,7 +21,8 @@ _MAX_STEPS = 20
 _SETTLED = 1e-4
 # A speck takes at least this share of the light.
 _LEAST_TAKEN = 0.2
-# It explains at least this share of what a smooth scene leaves: a place of a scene is not round.
+# It explains at least this share of the contrast beside a smooth scene: a place of a scene is not
+# round.
 # Specks in two scenes explain 0.8 to 0.95 of it.
 _EXPLAINS = 0.7
 
