@@ -252,7 +252,8 @@ def test_rig_survives_mutated_messages(
     for name in after:
         assert after[name][1] < before[name][1] + (32 << 20), f"{name} grew"
     ledger = assert_accounted_for(summary)
-    assert set(ledger["dropped"]) <= {"queue_full"}
+    # A busy machine solves fewer than the camera takes, and the rest outlasts the drain.
+    assert set(ledger["dropped"]) <= {"queue_full", "drain_timeout"}
     assert without_unknown_peers(summary["wire_errors"]) == refused
     assert summary["restarts"] == 0
     if n > 1000:

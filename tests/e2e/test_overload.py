@@ -128,13 +128,13 @@ def test_time_beyond_the_least_iterations_is_spent(rig_in_process: RigMaker) -> 
         "camera": {"options": {"snapshot_rate_hz": 1.0}},
         "reconstruct": {
             "solver": "tv",
-            "iterations": 20,
+            "iterations": 6,  # few, so that a busy machine has time for them
             "min_iterations": 2,
             "adapt_budget": True,
         },
     }
     rig = rig_in_process(merged(BURST, changes), snapshots=4)
-    assert rig.finish()["iterations"]["max"] == 20
+    assert rig.finish()["iterations"]["max"] == 6
 
 
 @pytest.mark.slow
