@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # Tests marked `rig` wait as much as they compute: four at a time keep two cores busy.
 test: install  ## Every test of the instrument but the long ones
-	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder tests $(ARGS)
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests $(ARGS)
 
 test-all: test test-lab test-gentl test-modulators test-cameras test-bridges  ## And those of the other distributions in this repository
 
