@@ -20,8 +20,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,52 +151,40 @@ def masks(kind: str, n_frames: int, rng: np.random.Generator, size: int = SIZE) 
     return np.stack([cv2.GaussianBlur(mask, (0, 0), 0.6) for mask in drawn])
 
 
-def solved(
-    scene: F32, phi: F32, y: F32, bayer: BayerPhase | None, *, moving_image: bool
-) -> tuple[float, float]:
-    """Return the PSNR in dB and the processor seconds of a default solve."""
-    calibration = Calibration(phi, bayer=bayer)
-    name = chosen_denoiser("auto", CPU, None)
-    settings = dataclasses.replace(default_settings(CPU, name), moving_image=moving_image)
-    solver = named_prior(name, CPU, None, Precision.FLOAT32)
-    guarded = GuardedSolver(Engine(calibration, solver, CPU, settings))
-    began_s = time.process_time()
-    video = guarded.solve(calibration.snapshot("study", 0, y)).video
-    seconds = time.process_time() - began_s
-    return psnr_db(video, scene), seconds
-
-
 def psnr_db(video: npt.NDArray[np.floating[Any]], scene: F32) -> float:
     """Return the PSNR."""
     return float(-10 * np.log10(((video - scene) ** 2).mean()))
 
 
-def solved_warm(
-    scene: F32, bayer: BayerPhase | None, name: str, iterations: str, seed: int
+def solves(
+    scene: F32,
+    calibration: Calibration,
+    noise: float,
+    rng: np.random.Generator,
+    *,
+    name: str = "auto",
+    iterations: str = "",
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield the PSNR of each warm solve in dB, the gain of a moving image, and its share of the
-    time.
+    """Yield the PSNR of each snapshot without a moving image in dB, the gain of one, and the time
+    with it, relative to the time without.
     """
-    rng = np.random.default_rng(seed)
-    phi = masks("binary", N_FRAMES, rng, scene.shape[1])
-    calibration = Calibration(phi, bayer=bayer)
+    phi = calibration.phi
+    name = chosen_denoiser(name, CPU, None)
     settings = dataclasses.replace(default_settings(CPU, name), warm_start=True)
     if iterations:
         settings = dataclasses.replace(settings, iterations=int(iterations))
     engine = Engine(calibration, named_prior(name, CPU, None, Precision.FLOAT32), CPU, settings)
-    engine.seeks_moving_image = True
-    for seq, frames in enumerate(np.split(scene, SNAPSHOTS)):
-        noise = rng.normal(0, 0.01, frames.shape[1:])
-        y = ((phi * frames).sum(0) + noise).astype(np.float32)
+    guarded = GuardedSolver(engine)
+    for seq, frames in enumerate(np.split(scene, len(scene) // len(phi))):
+        noisy = (phi * frames).sum(0) + rng.normal(0, noise, frames.shape[1:])
         looks = engine.costs.looks = ImageLooks()
-        pending = engine.begin(calibration.snapshot("study", seq, y))
+        pending = guarded.begin(calibration.snapshot("study", seq, noisy.astype(np.float32)))
         video, report = pending.finish()
         before, _ = pending.without_image(video, report)
+        before_db = psnr_db(before, frames)
         took_s = report.solve_ns / 1e9
-        if seq:
-            before_db = psnr_db(before, frames)
-            ratio = took_s / (took_s - (looks.seconds or 0.0))
-            yield before_db, psnr_db(video, frames) - before_db, ratio
+        ratio = took_s / (took_s - (looks.seconds or 0.0))
+        yield before_db, psnr_db(video, frames) - before_db, ratio
 
 
 def live(
@@ -206,22 +193,36 @@ def live(
     """Print a line for each series, and one for each kind of motion."""
     bayer = BayerPhase.RGGB if camera == "mosaic" else None
     hue = np.ones(3, np.float32) if bayer is None else HUE
-    half = slice(12, 24)
-    kinds = {kind: series(data, kind, int(size), half) for kind in ("pans", "belts", "shaking")}
+    # Every other photograph for reporting.
+    half = slice(12, 24, 2)
+    scenes = {kind: series(data, kind, int(size), half) for kind in ("pans", "belts", "shaking")}
     folder = data / "video_train" / "research"
-    kinds["clips"] = clips(folder, SNAPSHOTS * N_FRAMES, hue, int(size))
-    for kind, scenes in kinds.items():
-        solves = []
-        for seed, (scene_name, colours) in enumerate(scenes):
+    scenes["clips"] = clips(folder, SNAPSHOTS * N_FRAMES, hue, int(size))
+
+    def warm(scene: F32, rng: np.random.Generator) -> list[tuple[float, float, float]]:
+        calibration = Calibration(masks("binary", N_FRAMES, rng, int(size)), bayer=bayer)
+        return list(solves(scene, calibration, 0.01, rng, name=name, iterations=iterations))[1:]
+
+    report(scenes, bayer, warm)
+
+
+def report(
+    halves: Mapping[str, Iterable[tuple[str, F32]]],
+    bayer: BayerPhase | None,
+    solve: Callable[[F32, np.random.Generator], list[tuple[float, float, float]]],
+) -> None:
+    """Print the results of ``solve`` for each scene of each half, and their means."""
+    for half, scenes in halves.items():
+        results = []
+        for seed, (name, colours) in enumerate(scenes):
             scene = colours @ GREY if bayer is None else sample_colours(colours, bayer)
-            used = chosen_denoiser("auto", CPU, None) if name == "auto" else name
-            warm = list(solved_warm(scene, bayer, used, iterations, seed))
-            solves += warm
-            quality, gain, _ = np.mean(warm, axis=0)
-            print(f"{kind}: {scene_name}: {quality:.2f} + {gain:.2f} dB", flush=True)
-        _, gains, ratios = np.transpose(solves)
+            of_scene = solve(scene, np.random.default_rng(seed))
+            results += of_scene
+            before_db, gain_db, _ = np.mean(of_scene, axis=0)
+            print(f"{half}: {name}: {before_db:.2f} + {gain_db:.2f} dB", flush=True)
+        _, gains, ratios = np.transpose(results)
         print(
-            f"{kind}: mean {gains.mean():+.2f} dB, least {gains.min():+.2f}, "
+            f"{half}: mean {gains.mean():+.2f} dB, least {gains.min():+.2f}, "
             f"most {gains.max():+.2f}, {ratios.mean():.2f} of the time",
             flush=True,
         )
@@ -249,23 +250,12 @@ def main() -> None:
     if bayer is not None:
         halves["films, tuning"] = films(data, n_frames, 0)
         halves["films, reporting"] = films(data, n_frames, 1)
-    for half, scenes in halves.items():
-        gains, ratios = [], []
-        for seed, (name, colours) in enumerate(scenes):
-            scene = colours @ GREY if bayer is None else sample_colours(colours, bayer)
-            rng = np.random.default_rng(seed)
-            phi = masks(kind, n_frames, rng)
-            noisy = (phi * scene).sum(0) + rng.normal(0, float(noise), scene.shape[1:])
-            y = noisy.astype(np.float32)
-            before_db, before_s = solved(scene, phi, y, bayer, moving_image=False)
-            after_db, after_s = solved(scene, phi, y, bayer, moving_image=True)
-            gains.append(after_db - before_db)
-            ratios.append(after_s / before_s)
-            print(f"{half}: {name}: {before_db:.2f} + {gains[-1]:.2f} dB", flush=True)
-        print(
-            f"{half}: mean {np.mean(gains):+.2f} dB, least {min(gains):+.2f}, "
-            f"most {max(gains):+.2f}, {np.mean(ratios):.2f} of the time"
-        )
+
+    def cold(scene: F32, rng: np.random.Generator) -> list[tuple[float, float, float]]:
+        calibration = Calibration(masks(kind, n_frames, rng), bayer=bayer)
+        return list(solves(scene, calibration, float(noise), rng))
+
+    report(halves, bayer, cold)
 
 
 if __name__ == "__main__":

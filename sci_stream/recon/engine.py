@@ -435,9 +435,7 @@ class Engine:
             report,
             snapshot.truth,
             stopwatch,
-            lambda solved: self.costs.record(
-                solved.iterations, solved.solve_ns / 1e9 - looking_s
-            ),
+            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9 - looking_s),
             reasons,
             before_image,
         )

@@ -203,3 +203,30 @@ def test_long_look_on_a_busy_machine_is_forgotten() -> None:
         looks.is_due()
     assert looks.seconds is not None
     assert looks.seconds < 0.1
+
+
+@given(
+    iteration_ms=st.floats(1.0, 25.0),
+    look_share=st.floats(0.01, 1.0),
+    found=st.lists(st.booleans(), min_size=200, max_size=200),
+)
+def test_looks_queue_nothing_and_cost_iterations_while_it_moves(
+    iteration_ms: float, look_share: float, found: list[bool]
+) -> None:
+    # A camera every 120 ms. A look that finds nothing is short.
+    costs = SolveCosts({10: iteration_ms / 100})
+    controller = BudgetController(LOOKING, costs)
+    look_ms = 10 * iteration_ms * look_share
+    waiting_ms = 0.0
+    for finds in found:
+        moved = costs.looks.moves
+        usual, with_image = budget(controller, 120, int(waiting_ms // 120))
+        solved = with_image or usual
+        took_ms = iteration_ms * solved
+        costs.record(solved, took_ms / 1e3)
+        assert moved or solved == usual
+        if with_image:
+            took_ms += look_ms if finds else 0.3 * look_ms
+            costs.looks.note((took_ms - iteration_ms * solved) / 1e3, 0.3 if finds else 0.0)
+        waiting_ms = max(0.0, waiting_ms + took_ms - 120.0)
+        assert waiting_ms <= 2 * 120.0

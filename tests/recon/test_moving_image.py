@@ -126,6 +126,13 @@ def test_mosaic_that_moves_as_one_gains_2_db(velocity: tuple[float, float]) -> N
     assert gain_db(scene, random_masks(scene.shape), RGGB) > 2
 
 
+def test_masks_with_large_elements_show_no_false_image() -> None:
+    fine = random_masks((N_FRAMES, SIZE // 2, SIZE // 2))
+    masks = np.kron(fine, np.ones((1, 2, 2), np.float32))
+    assert gain_db(pan(0.4, -1.3), masks) > 2
+    assert gain_db(swarm(), masks) > -0.05
+
+
 def test_mosaic_that_does_not_move_as_one_stays_as_solved() -> None:
     scene = coloured(swarm(), smooth_hue(0, 0))
     assert gain_db(scene, random_masks(scene.shape), RGGB) > -0.05
