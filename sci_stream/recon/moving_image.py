@@ -53,9 +53,10 @@ _MIN_SIGMA = 2 / 255
 _WINDOW = 49
 # Standard deviation in px of the blur between the image and the frames of the solve.
 _SEAM_PX = 4.0
-# Of mosaics: ratio of the squared difference of image and solve to the squared error of the image
+# Ratio of the squared difference of image and solve to the squared error of the image
 # from which on the image takes part, and from which on it is all.
 _DIFFER = (0.8, 1.28)
+_DIFFER_BY_FAR = (1.0, 2.0)
 # Variance of frames that are moved back, relative to that of frames as they are.
 _DISAGREE = 0.5
 _AGREE = 0.25
@@ -64,6 +65,12 @@ _AGREE = 0.25
 _FORETOLD = (0.56, 0.66)
 _FORETOLD_IN_ALL = (0.55, 0.6)
 _FORETOLD_BETTER = (1.0, 1.2)
+# Masks that are alike beside a pixel tell less: that much more is asked for in all, by their
+# correlation. Behind masks of correlation 0.5, clips that do not move as one have up to 0.71, and
+# all pans but one 0.79 or more.
+_MORE_OF_ALIKE = 0.36
+# The same for the ratio of `_DIFFER`: one clip of 31 lost 0.25 dB behind grey masks without it.
+_DIFFER_MORE = 0.8
 # An image that leaves this share of its possible worth is given up before it is refined.
 _HOPELESS = 0.12
 
@@ -113,7 +120,7 @@ def with_moving_image(
     spread = np.ptp(displacements, axis=0)
     if (spread > _MAX_SPREAD * np.array(shape)).any():
         return None
-    test = _Test(snapshot, video) if bayer is None else _MosaicTest(snapshot, video)
+    test = _Test(snapshot, video, bayer)
     canvas = Canvas(displacements, shape, _ROUNDS, bayer)
     image = _fitted(test.fitted_to, canvas, canvas.even(snapshot), _FIRST_ITERATIONS)
     if test.worth(canvas.frames(image)) < _HOPELESS:
@@ -141,21 +148,35 @@ class _Test:
 
     An error e of the frames leaves Σ φ_b e_b of y. Errors that cancel in the sum over frames, as
     those of motion do, leave e²·Σ_b (φ_b − φ̄)² in the mean.
+
+    Image and solve have errors in common: neither shows fine texture. Their difference is then
+    small where the image is better by far. So three statements of other kinds are asked for: the
+    pixels beside a held-out one predict it as well in the image as in the solve, the image differs
+    from the solve by at least its own error, and the frames of the solve agree where they are moved
+    back. Frames of a grey camera that differ by far need not agree.
     """
 
-    def __init__(self, snapshot: CodedImage, video: F32) -> None:
+    def __init__(self, snapshot: CodedImage, video: F32, bayer: BayerPhase | None) -> None:
         drawn = np.random.default_rng(0).random(snapshot.y.shape, np.float32)
         self._held_out = snapshot.weights * (drawn < _HELD_OUT)
         self.fitted_to = snapshot._replace(weights=snapshot.weights - self._held_out)
         """The snapshot without them."""
         self._snapshot = snapshot
         self._video = video
+        self._is_mosaic = bayer is not None
         self._contrast = self._held_out * snapshot.phi.var(0) * len(snapshot.phi)
 
     def note_motion(self, displacements: Displacements) -> None:
-        """Count only the contrast of the masks as they pass over the image."""
+        """Count only the contrast of the masks as they pass over the image, and find where the
+        frames of the solve agree if they are moved back.
+        """
         self._modulation = _modulation(self._snapshot.phi, displacements)
         self._contrast = self._modulation * self._contrast
+        brightness = _brightness(self._video) if self._is_mosaic else self._video
+        smooth = [_blurred(frame, 1.0) for frame in brightness]
+        moved_back = _disagreement(smooth, displacements)
+        as_they_are = _disagreement(smooth, np.zeros_like(displacements))
+        self._agreement = _ramp(_quotient(moved_back, as_they_are), _DISAGREE, _AGREE)
 
     def _missed(self, frames: F32) -> F32:
         """Return the squared error of the prediction where it is tested, (h, w)."""
@@ -180,52 +201,38 @@ class _Test:
     def share(self, predicted: F32, frames: F32) -> F32:
         """Return the share of ``frames``, (h, w), in the result.
 
-        The difference of two estimates has the errors of both. Where it is twice that of the image
-        or more, the image is taken; where it is no larger than that of the image, the solve.
-
         Parameters
         ----------
         predicted, frames
             (B, h, w), fitted without and with the pixels that are held out.
         """
-        return _blurred(np.clip(self._ratio(predicted, frames) - 1, 0, 1), _SEAM_PX)
-
-    def _ratio(self, predicted: F32, frames: F32) -> F32:
-        """Return the squared difference of both over the squared error of the image, (h, w)."""
-        missed = _averaged(self._missed(predicted))
-        difference = _averaged(self._apart(frames)) * _averaged(self._contrast)
-        return _quotient(difference, missed)
-
-
-class _MosaicTest(_Test):
-    """The test of mosaics, whose image and solve have errors in common: neither shows colours of
-    fine texture.
-
-    The difference of both is then small where the image is better by far. So three statements of
-    other kinds are asked for: the image differs from the solve by at least its own error, the
-    frames of the solve agree where they are moved back, and the pixels beside a held-out one
-    predict it as well in the image as in the solve.
-    """
-
-    def note_motion(self, displacements: Displacements) -> None:
-        """Find where the frames of the solve agree if they are moved back."""
-        super().note_motion(displacements)
-        brightness = [_blurred(frame, 1.0) for frame in _brightness(self._video)]
-        moved_back = _disagreement(brightness, displacements)
-        as_they_are = _disagreement(brightness, np.zeros_like(displacements))
-        self._agreement = _ramp(_quotient(moved_back, as_they_are), _DISAGREE, _AGREE)
-
-    def share(self, predicted: F32, frames: F32) -> F32:
-        """Return the share of ``frames``, (h, w), in the result; parameters as of `_Test.share`."""
         spread = _spread_of_errors(self._snapshot.phi, self._missed(predicted), self._held_out)
-        self._contrast = self._modulation * self._held_out * spread
-        differ = _ramp(self._ratio(predicted, frames), *_DIFFER)
-        beside, beside_solve = (self._missed(_beside(video)) for video in (predicted, self._video))
+        contrast = self._modulation * self._held_out * spread
+        # The next pixel of its colour is farther away in a mosaic.
+        apart_px = 2 if self._is_mosaic else 1
+        alike = _likeness(self._snapshot.phi, apart_px)
+        ratio = self._ratio(predicted, frames, contrast)
+        differ = _ramp(ratio - _DIFFER_MORE * alike, *_DIFFER)
+        beside, beside_solve = (
+            self._missed(_beside(video, apart_px)) for video in (predicted, self._video)
+        )
         local = _quotient(_averaged(beside_solve), _averaged(beside))
         whole = _quotient(beside_solve.sum(), beside.sum())
+        whole -= _MORE_OF_ALIKE * alike
         foretold = _ramp(local, *_FORETOLD) * _ramp(whole, *_FORETOLD_IN_ALL)
-        better = np.maximum(differ, _ramp(local, *_FORETOLD_BETTER))
-        return _blurred(better * self._agreement * foretold, _SEAM_PX)
+        foretold_better = self._modulation * local - _MORE_OF_ALIKE * alike
+        better = np.maximum(differ, _ramp(foretold_better, *_FORETOLD_BETTER))
+        share = better * self._agreement
+        if not self._is_mosaic:
+            by_far = self._ratio(predicted, frames, self._contrast)
+            share = np.maximum(share, _ramp(by_far, *_DIFFER_BY_FAR))
+        return _blurred(share * foretold, _SEAM_PX)
+
+    def _ratio(self, predicted: F32, frames: F32, contrast: F32) -> F32:
+        """Return the squared difference of both over the squared error of the image, (h, w)."""
+        missed = _averaged(self._missed(predicted))
+        difference = _averaged(self._apart(frames)) * _averaged(contrast)
+        return _quotient(difference, missed)
 
 
 def _ramp(value: F32, none: float, full: float) -> F32:
@@ -244,11 +251,20 @@ def _brightness(mosaics: F32) -> F32:
     return np.stack([cv2.sepFilter2D(mosaic, -1, weights, weights) for mosaic in mosaics])
 
 
-def _beside(mosaics: F32) -> F32:
+def _beside(video: F32, apart_px: int) -> F32:
     """Return at each pixel the mean of the next four of its colour, (B, h, w)."""
-    kernel = np.zeros((5, 5), np.float32)
-    kernel[[0, 2, 2, 4], [2, 0, 4, 2]] = 0.25
-    return np.stack([cv2.filter2D(mosaic, -1, kernel) for mosaic in mosaics])
+    kernel = np.zeros((2 * apart_px + 1, 2 * apart_px + 1), np.float32)
+    kernel[[0, apart_px, apart_px, -1], [apart_px, 0, -1, apart_px]] = 0.25
+    return np.stack([cv2.filter2D(frame, -1, kernel) for frame in video])
+
+
+def _likeness(phi: F32, apart_px: int) -> float:
+    """Return the correlation, 0 to 1, of masks with themselves at pixels beside."""
+    contrast = phi - phi.mean(0)
+    below = (contrast[:, apart_px:] * contrast[:, :-apart_px]).mean()
+    right = (contrast[..., apart_px:] * contrast[..., :-apart_px]).mean()
+    variance = max(float(np.square(contrast).mean()), _TINY)
+    return float(np.clip((below + right) / 2 / variance, 0, 1))
 
 
 def _disagreement(frames: Sequence[F32], displacements: Displacements) -> F32:
