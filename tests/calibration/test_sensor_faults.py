@@ -35,6 +35,11 @@ def with_taps(counts: Array, _before: Array) -> Array:
     return counts + offset
 
 
+def with_stray_light(counts: Array, _before: Array) -> Array:
+    place = np.linspace(0, 1, counts.shape[1])
+    return counts + 160 * place**2
+
+
 def with_lag(counts: Array, before: Array) -> Array:
     return counts + 0.1 * before
 
@@ -56,8 +61,11 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         light = snapshot.counts - dark
         counts = (fault(light, before) + dark).clip(0, 4095).astype(np.uint16)
         frames = snapshot.truth / np.float32(255)
-        # Frames with lag explain such a snapshot: the masks are the same.
+        # A solve explains lag and uneven light by its frames.
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
+        if fault in (with_taps, with_stray_light):
+            offset = (fault(light, before) - light) / rig.calibration.full_scale_dn
+            video = frames + (offset / rig.calibration.phi.sum(0).mean()).astype(np.float32)
         before = light
         frames_before = frames
         sensor.add(snapshot.id, counts, video)
@@ -70,6 +78,7 @@ def names(rig: Rig, fault: Fault) -> list[str]:
     [
         (right, []),
         (with_taps, ["two_taps"]),
+        (with_stray_light, ["stray_light"]),
         (with_lag, ["image_lag"]),
         (with_gains, ["pixel_gains"]),
     ],
@@ -121,6 +130,7 @@ def faulty_series(rig: Rig, fault: Fault, count: int) -> list[Snapshot]:
     ("fault", "name", "words"),
     [
         (with_taps, "two_taps", "left half is made 0.1"),
+        (with_stray_light, "stray_light", " to 0.2"),
         (with_lag, "image_lag", "% of the snapshot before is subtracted"),
     ],
 )
