@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,8 @@ def looks(
         more = light if look >= before else np.zeros_like(light)
         y = (dimmed * frames).sum(0) + more + 0.01 * rng.standard_normal(SHAPE)
         video = frames + more / open_to_light.mean()
-        uncoded.add(y.astype(np.float32), video.astype(np.float32), NO_CORRECTION, known)
+        counts = (64 + 1000 * y).astype(np.float32)
+        uncoded.add(counts, video.astype(np.float32), NO_CORRECTION, known)
     return uncoded
 
 
@@ -91,6 +94,16 @@ def test_right_light_is_none(calibration: Calibration) -> None:
 
 def test_masks_with_less_contrast_are_no_light(calibration: Calibration) -> None:
     uncoded = looks(calibration, np.zeros(SHAPE, np.float32), contrast=0.8)
+    assert uncoded.fit(NO_SENSOR_ERRORS) is None
+
+
+def test_saturated_pixels_say_nothing(calibration: Calibration) -> None:
+    clipped = dataclasses.replace(calibration, saturation_dn=1700.0)
+    uncoded = UncodedLight(clipped)
+    for look in range(LOOKS):
+        frames = scene(look)
+        y = (clipped.phi * frames).sum(0)
+        uncoded.add((64 + 1000 * y).clip(0, 1700), frames, NO_CORRECTION, NO_SENSOR_ERRORS)
     assert uncoded.fit(NO_SENSOR_ERRORS) is None
 
 

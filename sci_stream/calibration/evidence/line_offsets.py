@@ -2,8 +2,8 @@
 
 A line of the scene is as bright as its masks say: it adds to y in proportion to the light of the
 masks at each pixel. An offset adds the same everywhere along the line. So a straight line through
-the pixels of a column, y over the light of the masks, tells one from the other. Both halves of a
-column have its offset, and nothing else in common.
+the pixels of a column, y over the light of the masks, separates them. Both halves of a column have
+its offset, and nothing else in common.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Such light adds to y and does not know of the masks. A solve takes it for light of the scene. Its
 frames then promise more modulation by the masks than y has: by that light times the modulation. The
-sum over a block of the sensor tells the light there, and the blocks tell its shape.
+sum over a block of the sensor has the light there, and the blocks have its shape.
 """
 
 from __future__ import annotations
@@ -118,25 +118,32 @@ class UncodedLight:
         lit = np.ones(light.shape, bool)
         self._modulation, _, self._is_lit = modulation(light, lit, self._calibration.bayer)
 
-    def add(self, y: F32, video: Array, masks: MaskCorrection, corrected: SensorErrors) -> None:
-        """Add a measurement, (H, W), without ``corrected``, and its video, (B, H, W), behind masks
+    def add(
+        self, counts: Array, video: Array, masks: MaskCorrection, corrected: SensorErrors
+    ) -> None:
+        """Add a snapshot, (H, W) DN without ``corrected``, and its video, (B, H, W), behind masks
         with this correction.
         """
         if not self._possible:
             return
+        calibration = self._calibration
         self._take_masks(masks.of_masks.lit(()))
         frames = np.asarray(video[self._places], np.float32)
         if masks.light:
             frames *= np.array(masks.light, np.float32).reshape(-1, 1, 1)
         self._black = masks.black
-        y = np.nan_to_num(y[self._places]) - np.float32(masks.black)
-        bayer = self._calibration.bayer
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
+        y = calibration.measurement(counts)[self._places] - np.float32(masks.black)
+        valid = calibration.good[self._places] & np.isfinite(y)
+        if calibration.saturation_dn is not None:
+            valid &= counts[self._places] < calibration.saturation_dn
+        y = np.where(valid, y, expected)
+        bayer = calibration.bayer
         level = local_mean(y.astype(np.float64), bayer)
         level = np.maximum(level, _DARK * max(level.mean(), _TINY))
         rest = (y - expected).astype(np.float64)
         t = self._modulation
-        weight = np.where(self._is_lit & self._inside, 1 / level**2, 0.0)
+        weight = np.where(self._is_lit & self._inside & valid, 1 / level**2, 0.0)
         self.lines.add(np.clip(rest, -level, level), t, weight, level)
         rest = np.clip(rest - local_mean(rest, bayer), -level, level)
         sums = np.stack([-weight * t * rest, weight * t * t, weight * t * t * level])
