@@ -1,9 +1,9 @@
 """Measure how well the guarded solve of a rig corrects faults of the sensor.
 
-``python lab/research/sensor_errors.py SCENE… [--faults taps stray lag dust gains]`` prints the PSNR of
-the last eight of some snapshots of the simulated camera, in dB: of a right sensor, of a faulty one,
-and of a faulty one that is corrected, with the snapshot from which on it is corrected. The clock is
-pretended: each snapshot is looked at.
+``python lab/research/sensor_errors.py SCENE… [--faults taps stray lag dust gains]`` prints the PSNR
+of the last eight of some snapshots of the simulated camera, in dB: of a right sensor, of a faulty
+one, and of a faulty one that is corrected, with the snapshot from which on it is corrected. The
+clock is pretended: each snapshot is looked at.
 """
 
 from __future__ import annotations
