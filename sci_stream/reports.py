@@ -341,7 +341,7 @@ class SolveReport:
     ] = ""
     masks_at: Annotated[
         str,
-        text(2502),
+        text(2544),
         text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
         Reported(live=False),
     ] = ""

@@ -1,9 +1,9 @@
 """Measure how well the guarded solve of a rig corrects faults of the sensor.
 
-``python lab/research/sensor_errors.py SCENE… [--faults taps lag dust gains]`` prints the PSNR of
-the last eight of some snapshots of the simulated camera, in dB: of a right sensor, of a faulty one,
-and of a faulty one that is corrected, with the snapshot from which on it is corrected. The clock is
-pretended: each snapshot is looked at.
+``python lab/research/sensor_errors.py SCENE… [--faults taps stray lag dust gains]`` prints the PSNR
+of the last eight of some snapshots of the simulated camera, in dB: of a right sensor, of a faulty
+one, and of a faulty one that is corrected, with the snapshot from which on it is corrected. The
+clock is pretended: each snapshot is looked at.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sci_stream_drivers.simulated.options import SCENES
 from sci_stream_lab.bench.datasets import filmed_scene
 
 TAP_DN = 60
+STRAY_DN = 160
 LAG = 0.1
 GAINS = 0.05
 # Three specks take 70 % of the light.
@@ -48,6 +49,12 @@ def with_taps(light: np.ndarray, _before: np.ndarray) -> np.ndarray:
     return light
 
 
+def with_stray_light(light: np.ndarray, _before: np.ndarray) -> np.ndarray:
+    """Return light with stray light that falls from the right edge to the left one."""
+    place = np.linspace(0, 1, light.shape[1])
+    return light + STRAY_DN * place**2
+
+
 def with_lag(light: np.ndarray, before: np.ndarray) -> np.ndarray:
     """Return light with a part of the exposure before."""
     return light + LAG * before
@@ -65,6 +72,7 @@ def with_dust(light: np.ndarray, _before: np.ndarray) -> np.ndarray:
 
 FAULTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "taps": with_taps,
+    "stray": with_stray_light,
     "lag": with_lag,
     "gains": with_gains,
     "dust": with_dust,

@@ -33,8 +33,8 @@ _AS_STRONG = 0.1
 # Three quarters of the cells have the same factor within this share of its logarithm: 0.02 to 0.37
 # of a factor of 2, above 5 in right snapshots.
 _ALIKE = 0.4
-# A sum of steps is named from this factor on.
-_LEAST_FACTOR = 1.2
+# A sum of steps is named from this factor on: right snapshots have no step.
+_LEAST_FACTOR = 1.12
 # Snapshots in a row that it lasts: a flash is none.
 _LASTS = 3
 _TINY = 1e-6
@@ -88,7 +88,8 @@ class BrightnessSteps:
             return []
         text = (
             f"the picture became {math.exp(self._steps):.2f} times as bright at once, everywhere "
-            "alike: exposure time, gain or lamp have changed; set them back, or calibrate again"
+            "alike: exposure time, gain or lamp have changed, or the sensor keeps a part of the "
+            "snapshot before; set them back, or calibrate again"
         )
         return [Defect("brightness", text)]
 

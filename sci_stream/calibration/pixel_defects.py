@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from sci_stream.calibration.evidence.defect import Defect
-from sci_stream.calibration.sensor_faults import ring_mean
+from sci_stream.calibration.evidence.uncoded_light import ring_mean
 from sci_stream.model import F32, Array, Flags
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from sci_stream.calibration.dust import Dust
 from sci_stream.calibration.evidence.defect import Defect
-from sci_stream.calibration.evidence.mask_match import compare
-from sci_stream.model import F32, F64, Array, BayerPhase, Flags, SnapshotId
+from sci_stream.calibration.evidence.uncoded_light import UncodedLight, ring_mean
+from sci_stream.model import F32, F64, Array, Flags, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.optics.sensor_errors import LIGHT, NO_SENSOR_ERRORS, SensorErrors
 
 # Figures and thresholds: six simulated scenes of 128 px, eight right or faulty snapshots each.
 # The middle of the sensor suffices, and costs little.
@@ -33,34 +33,17 @@ _HOLDS = 2
 # A look is followed by so many times its duration without one: it takes 5 % of the time at most.
 _PAUSES = 20
 _TINY = 1e-6
-# Weight of the latest estimate of an error that is corrected.
+# Weight of the latest estimate of lag that is corrected.
 _NEWEST = 0.3
+# A smaller change of light that no mask codes, as a share of it, is not worth another correction.
+_OTHER_LIGHT = 0.05
 # An error that is corrected stays so until snapshots show less than this share of it. Scenes that
 # show nothing say nothing.
 _STAYS = 0.5
 # They must exclude the error by so many standard errors.
 _EXCLUDES = 3.0
 
-# An offset of one half shows twice: its masks have less contrast, and the picture jumps where the
-# halves meet. Figures: 56 rigs of 96 to 256 px, right ones and with 60 DN on one half, which are
-# 0.06 to 0.2 of the mean of y.
-# Looks that are compared. A scene that passes then has no edge where the halves meet.
-_HALVES = 30
-# So many blocks along each side have a contrast each; their differences give its error.
-_CONTRASTS = 8
-# Motion and texture change the contrast of a half by as much, whatever its blocks say.
-_BIAS = 0.02
-# The contrast alone must show the offset by so many standard errors, the jump by so many.
-_LEAST_SIGN = (2.5, 1.0)
-# Both together must show it by so many: right rigs by at most 2.9, with 60 DN 3.2 to 10.
-_LEAST_OFFSET = 4.0
-# They differ by at most so many errors: a scene may have an edge where the halves meet.
-_AGREE = 3.0
-# Jumps are differences of means over so many pixels of a colour.
-_JUMP_PX = 2
-# Jumps of a scene are alike but for the largest tenth, which are edges.
-_JUMPS = 0.9
-
+_OF_LIGHT = {"two_taps", "stray_light", "black_level"}
 # Image lag is measured in cells of one colour cell, where the scene changes once, from a first
 # snapshot to a second one, and then rests.
 _CELL_PX = 2
@@ -82,6 +65,19 @@ _LEAST_CELLS = 0.0075
 _LEAST_LAG = 0.06
 # A larger estimate has another cause.
 _MAX_LAG = 0.5
+
+# Edges that move away leave a copy of themselves, also where the scene never rests. They come
+# without one: so the snapshot after says by how much edges of the scene seem to stay. Right rigs of
+# eight scenes show an excess of up to 0.033, lag of 15 % 0.05 to 0.13 in four of them. The rest
+# shows once the estimate is corrected.
+_LEAST_OF_EDGES = 0.05
+# An edge from one cell to the next, in units of white.
+_SHARP = 0.05
+# A larger share is an edge of the scene.
+_MAX_SHARE = 0.5
+# Fewer edges say nothing, and fewer pairs of snapshots. Three quarters of the pairs show an excess.
+_EDGES = 30
+_FEWEST_PAIRS = 5
 
 # Gains of pixels are measured where a pixel rests within each of two snapshots, and is brighter in
 # one of them. There, the differences from its neighbours have two things in common: the gains of
@@ -132,17 +128,6 @@ class _Look(NamedTuple):
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
 
 
-class _Halves(NamedTuple):
-    """A snapshot by halves of the window."""
-
-    level: float
-    """Mean of y, in units of white."""
-    contrast: F64
-    """(2, n, n): sums of blocks whose ratio is an offset that no mask codes, see `_uncoded`."""
-    jumps: tuple[F64, F64]
-    """Of the brightness, from each column and each row to the next one, as such an offset."""
-
-
 class SensorFaults:
     """Compare snapshots of one calibration and their videos.
 
@@ -163,8 +148,10 @@ class SensorFaults:
         self._step = 1 if calibration.bayer is None else 2
         self._pictures = deque[_Picture](maxlen=3)
         self._lags = deque[tuple[float, float]](maxlen=_LOOKS)
+        # Shares of the edges of the snapshot before, and of the one after, with their sizes.
+        self._edges = deque[tuple[F32, F32]](maxlen=_LOOKS)
         self._looks = deque[_Look](maxlen=_LOOKS)
-        self._halves = deque[_Halves](maxlen=_HALVES)
+        self._uncoded = UncodedLight(calibration)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
         self._pairs = deque[F64](maxlen=_LOOKS)
         self._dust = Dust(calibration, correct=correct)
@@ -180,10 +167,17 @@ class SensorFaults:
         self.errors = NO_SENSOR_ERRORS
         """The errors to correct: those of the faults."""
 
+    @property
+    def shows_light(self) -> bool:
+        """Whether the snapshots show light that no mask codes."""
+        return any(defect.name in _OF_LIGHT for defect in self.defects)
+
     def forget(self) -> None:
         """Forget all snapshots."""
-        for known in (self._pictures, self._lags, self._halves):
-            known.clear()
+        self._pictures.clear()
+        self._lags.clear()
+        self._edges.clear()
+        self._uncoded.forget()
         self._forget_pixels()
         self._dust.forget()
         self.defects = []
@@ -199,25 +193,27 @@ class SensorFaults:
         counts: Array,
         video: Array,
         corrected: SensorErrors = NO_SENSOR_ERRORS,
+        *,
         solved: Array | None = None,
+        masks: MaskCorrection = NO_CORRECTION,
     ) -> bool:
         """Add each snapshot, (H, W) DN, and its video, (B, H, W); return whether the faults are
         others now.
 
         ``corrected`` are the errors that the solve took out of the counts, and ``solved`` the
-        counts without them; None for no errors.
+        counts without them; None for no errors. The video is behind ``masks`` of this correction.
         """
         self._see(id_, video, corrected.lag)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:
-            self._look(counts, counts if solved is None else solved, video, corrected)
+            self._look(counts if solved is None else solved, video, corrected, masks)
             ended_s = time.monotonic()
             self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
         self._estimates = {}
-        shown = self._taps()
-        if not shown or self.errors.left or self.errors.upper:
-            # An offset of one half that is not corrected shows as gains of its pixels, too.
-            shown += [*self._lag(), *self._gains(), *self._dust.defects]
+        shown = self._light()
+        if not shown or self._correct:
+            # Light and offsets that are not corrected show as gains of pixels, too.
+            shown += [*(self._lines() or self._gains()), *self._lag(), *self._dust.defects]
         names = [defect.name for defect in shown]
         self._held = self._held + 1 if names == self._names else 1
         self._names = names
@@ -234,13 +230,21 @@ class SensorFaults:
             return
         known = self.errors._asdict()
         before = known.pop("specks")
-        renewed = {}
-        for name, latest in self._estimates.items():
-            change = _NEWEST * (latest - known[name]) if known[name] else latest
-            renewed[name] = known[name] + change
+        renewed = dict(self._estimates)
+        if known["lag"] and "lag" in renewed:
+            renewed["lag"] = known["lag"] + _NEWEST * (renewed["lag"] - known["lag"])
+        change = max(abs(renewed.get(name, 0.0) - known[name]) for name in LIGHT)
+        if change > _OTHER_LIGHT * max(abs(known[name]) for name in LIGHT):
+            # The next picture is brighter or darker without lag.
+            self._pictures.clear()
+            self._lags.clear()
+            self._edges.clear()
+        else:
+            renewed |= {name: known[name] for name in LIGHT}
         others = [bool(renewed.get(name)) != bool(value) for name, value in known.items()]
         if any(others):
             self._forget_pixels()
+            self._uncoded.forget()
             self._dust.forget()
         elif len(before) != len(self._dust.specks):
             self._forget_pixels()
@@ -260,10 +264,15 @@ class SensorFaults:
         lag = _fading(first, second, third) + corrected_lag
         backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
         self._lags.append((lag, lag - backwards))
+        shares = _edge_shares(first.mean, second.mean)
+        shares[:, 0] += corrected_lag
+        self._edges.append((shares, _edge_shares(third.mean, second.mean)))
 
-    def _look(self, counts: Array, solved: Array, video: Array, corrected: SensorErrors) -> None:
-        """Compare pixels and halves of the sensor."""
-        self._look_at_halves(self._calibration.measurement(counts)[self._window])
+    def _look(
+        self, solved: Array, video: Array, corrected: SensorErrors, masks: MaskCorrection
+    ) -> None:
+        """Compare pixels and parts of the sensor."""
+        self._uncoded.add(solved, video, masks, corrected)
         whole = self._calibration.measurement(solved)
         self._dust.add(whole * corrected.transmission(whole.shape))
         y = whole[self._window]
@@ -278,55 +287,58 @@ class SensorFaults:
             self._pairs.append(np.sum([_common(now, other) for other in self._looks], 0))
         self._looks.append(now)
 
-    def _look_at_halves(self, y: F32) -> None:
-        contrast = _uncoded(y, self._phi, self._calibration.bayer)
-        light = self._phi.sum(0)
-        open_to_light = np.maximum(light, _DARK * light.max())
-        lit = y / open_to_light / float((1 / open_to_light).mean())
-        jumps = (_jumps(lit.mean(0), self._step), _jumps(lit.mean(1), self._step))
-        self._halves.append(_Halves(float(y.mean()), contrast, jumps))
-
-    def _taps(self) -> list[Defect]:
-        if len(self._halves) < _FEWEST:
+    def _light(self) -> list[Defect]:
+        fit = self._uncoded.fit(self.errors)
+        if fit is None:
             return []
-        sums = np.sum([look.contrast for look in self._halves], 0)
-        level = float(np.mean([look.level for look in self._halves]))
-        sides = (("left", "right"), ("upper", "lower"))
-        for axis, names in enumerate(sides):
-            known = (self.errors.left, self.errors.upper)[axis]
-            offset, error = _difference(sums if axis == 0 else sums.swapaxes(1, 2))
-            error = math.hypot(error, _BIAS * level)
-            jump, jump_error = _middle_jump(np.mean([look.jumps[axis] for look in self._halves], 0))
-            signs = np.array([offset / error, jump / jump_error]) * np.sign(offset)
-            agrees = abs(jump - offset) < _AGREE * math.hypot(error, jump_error)
-            weights = np.array([1 / error**2, 1 / jump_error**2])
-            offset = float(weights @ (offset, jump) / weights.sum())
-            missing = abs(known) - offset * math.copysign(1.0, known)
-            excess = missing * math.sqrt(weights.sum())
-            is_over = agrees and missing > _STAYS * abs(known) and excess > _EXCLUDES
-            if not agrees or (signs < _LEAST_SIGN).any() or np.hypot(*signs) < _LEAST_OFFSET:
-                if not known or is_over:
-                    continue
-                offset = known
-            self._estimates[("left", "upper")[axis]] = offset
-            offset_dn = abs(offset) * self._calibration.full_scale_dn
+        self._estimates.update(fit.light)
+        left = fit.light.get("left", 0.0)
+        upper = fit.light.get("upper", 0.0)
+        white_dn = self._calibration.full_scale_dn
+        if left or upper:
+            offset = max(left, upper, key=abs)
+            sides = ("left", "right") if offset == left else ("upper", "lower")
             text = (
-                f"the {names[int(offset < 0)]} half of the picture is {offset_dn:.0f} DN brighter "
-                "than its masks let light through: two taps of the sensor with different black "
-                f"levels, or light on one half; {self._done('subtracted')}take dark frames again"
+                f"the {sides[int(offset < 0)]} half of the picture is {abs(offset) * white_dn:.0f} "
+                "DN brighter than its masks let light through: two taps of the sensor with "
+                f"different black levels, or light on one half; {self._done('subtracted')}take "
+                "dark frames again"
             )
             return [self._defect("two_taps", text)]
+        if fit.brightest <= 0:
+            text = (
+                f"y is {-fit.darkest * white_dn:.0f} DN darker than its masks let light through: "
+                f"another black level; {self._done('added')}take dark frames again"
+            )
+            return [self._defect("black_level", text)]
+        span = f"{fit.darkest * white_dn:.0f} to {fit.brightest * white_dn:.0f} DN"
+        text = (
+            f"{span} of y are light of no mask: stray light, or another black level; "
+            f"{self._done('subtracted')}shield the sensor, or take dark frames again"
+        )
+        return [self._defect("stray_light", text)]
+
+    def _lines(self) -> list[Defect]:
+        for axis, name in enumerate(("column", "row")):
+            offset_dn = self._uncoded.lines.spread(axis) * self._calibration.full_scale_dn
+            if offset_dn:
+                text = (
+                    f"each {name} of the sensor has an offset of its own, ± {offset_dn:.0f} DN, "
+                    "which the dark frame does not have; take dark frames again"
+                )
+                return [Defect(f"{name}_offsets", text)]
         return []
 
     def _lag(self) -> list[Defect]:
         known = self.errors.lag
-        lags = np.array([pair for pair in self._lags if np.isfinite(pair[0])])
-        lag = known
-        if len(lags) >= _FEWEST:
-            with_motion, lag = (float(value) for value in np.median(lags, 0))
-            least = min(lag, float(np.quantile(lags[:, 0], 0.25)))
-            if not _LEAST_LAG < with_motion < _MAX_LAG or least < _LEAST_LAG / 2:
-                lag = known if lag > _STAYS * known else 0.0
+        measured = [*self._lag_at_rest(), *self._lag_of_edges()]
+        certain = [lag for lag, is_certain in measured if is_certain]
+        if certain:
+            lag = certain[0]
+        elif not measured or max(lag for lag, _ in measured) > _STAYS * known:
+            lag = known
+        else:
+            lag = 0.0
         if not lag:
             return []
         self._estimates["lag"] = lag
@@ -336,6 +348,30 @@ class SensorFaults:
             "sensor before each exposure"
         )
         return [self._defect("image_lag", text)]
+
+    def _lag_at_rest(self) -> list[tuple[float, bool]]:
+        """Return the lag where the scene rests after a change, and whether it is certain; empty if
+        the scene rests nowhere.
+        """
+        lags = np.array([pair for pair in self._lags if np.isfinite(pair[0])])
+        if len(lags) < _FEWEST:
+            return []
+        with_motion, lag = (float(value) for value in np.median(lags, 0))
+        least = min(lag, float(np.quantile(lags[:, 0], 0.25)))
+        return [(lag, _LEAST_LAG < with_motion < _MAX_LAG and least >= _LEAST_LAG / 2)]
+
+    def _lag_of_edges(self) -> list[tuple[float, bool]]:
+        """Return the lag by edges of a snapshot that the next one still shows, more than it shows
+        those of the one after it, and whether it is certain; empty if few edges move away.
+        """
+        pairs = [pair for pair in self._edges if min(map(len, pair)) >= _EDGES]
+        if len(pairs) < _FEWEST_PAIRS:
+            return []
+        excesses = [_middle_share(pair[:1]) - _middle_share(pair[1:]) for pair in pairs]
+        before, after = zip(*pairs, strict=True)
+        lag = _middle_share(before) - _middle_share(after)
+        is_steady = float(np.quantile(excesses, 0.25)) > 0
+        return [(lag, is_steady and _LEAST_OF_EDGES < lag < _MAX_LAG)]
 
     def _done(self, how: str) -> str:
         return f"{how}; " if self._correct else ""
@@ -381,12 +417,26 @@ def _fading(before: _Picture, now: _Picture, after: _Picture) -> float:
     return float((change * fading)[shows].sum() / (size[shows] ** 2).sum())
 
 
-def ring_mean(frames: F32, step: int) -> F32:
-    """Return the mean of the eight neighbours of one colour, (B, H, W)."""
-    kernel = torch.full((1, 1, 3, 3), 1 / 8)
-    kernel[0, 0, 1, 1] = 0
-    padded = functional.pad(torch.from_numpy(frames).unsqueeze(1), (step,) * 4, mode="reflect")
-    return np.asarray(functional.conv2d(padded, kernel, dilation=step)[:, 0].numpy())
+def _edge_shares(other: F32, picture: F32) -> F32:
+    """Return the share that a picture has of each edge of another one, and the size of the edge,
+    (N, 2), where the scene has no such edge.
+    """
+    parts = []
+    for axis in (0, 1):
+        edges = np.diff(other, axis=axis)
+        sharp = np.abs(edges) > _SHARP
+        edges = edges[sharp]
+        share = np.diff(picture, axis=axis)[sharp] / edges
+        parts.append(np.stack([share, np.abs(edges)], 1)[np.abs(share) < _MAX_SHARE])
+    return np.concatenate(parts)
+
+
+def _middle_share(parts: Sequence[F32]) -> float:
+    """Return the median of shares, weighted by the sizes of the edges."""
+    shares, sizes = np.concatenate(parts).T
+    order = np.argsort(shares)
+    below = np.cumsum(sizes[order])
+    return float(shares[order][np.searchsorted(below, below[-1] / 2)])
 
 
 def _middle(size: int) -> slice:
@@ -427,43 +477,3 @@ def _common(a: _Look, b: _Look) -> F64:
     rows, columns = (size // _BLOCK_PX for size in chosen.shape)
     whole = parts[:, : rows * _BLOCK_PX, : columns * _BLOCK_PX]
     return np.asarray(whole.reshape(3, rows, _BLOCK_PX, columns, -1).sum((2, 4)), np.float64)
-
-
-def _uncoded(y: F32, phi: F32, bayer: BayerPhase | None) -> F64:
-    """Return for each block, (2, n, n), sums whose ratio is the light that no mask codes.
-
-    Such light lowers the contrast of the masks, the more the darker the place is.
-    """
-    r, t, level, usable = compare(y, phi, bayer)
-    weight = np.where(usable, 1 / np.maximum(level, _DARK * level.mean()) ** 2, 0.0)
-    sums = np.stack([weight * t * level * (t - r), weight * t * t])
-    for axis in (1, 2):
-        edges = np.linspace(0, sums.shape[axis], _CONTRASTS, endpoint=False).astype(int)
-        sums = np.add.reduceat(sums, edges, axis)
-    return sums
-
-
-def _difference(sums: F64) -> tuple[float, float]:
-    """Return by how much the left half is brighter, by `_uncoded`, and the standard error."""
-    offsets = []
-    variance = 0.0
-    for half in np.split(sums, 2, axis=2):
-        uncoded, light = half
-        total = max(float(light.sum()), _TINY)
-        offset = float(uncoded.sum()) / total
-        variance += float(np.square(uncoded - offset * light).sum()) / total**2
-        offsets.append(offset)
-    return offsets[0] - offsets[1], math.sqrt(variance)
-
-
-def _jumps(profile: F64, step: int) -> F64:
-    """Return by how much a profile falls at each place."""
-    width = _JUMP_PX * step
-    means = np.convolve(profile, np.full(width, 1 / width), "valid")
-    return np.asarray(means[:-width] - means[width:])
-
-
-def _middle_jump(jumps: F64) -> tuple[float, float]:
-    """Return the middle one of jumps, and the standard error by the others."""
-    usual = float(np.quantile(np.abs(jumps), _JUMPS)) / 1.645
-    return float(jumps[len(jumps) // 2]), usual + _TINY

@@ -6,11 +6,12 @@ snapshot before stays, and dust takes light.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sci_stream.model import F32, Array
+from sci_stream.model import F32, F64, Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import within
 
@@ -29,10 +30,18 @@ _LEAST_SHARE = 150
 # Most specks that a correction has.
 MAX_SPECKS = 6
 _SPECK = r";\d{1,5},\d{1,5},\d{1,3},\d{1,3},\d{1,3}"
-SENSOR_PATTERN = rf"\^-?\d{{1,5}},-?\d{{1,5}},\d{{1,4}}({_SPECK}){{0,{MAX_SPECKS}}}"
+_STRAY_TEXT = r"(,-?\d{1,5}){6}"
+SENSOR_PATTERN = rf"\^-?\d{{1,5}},-?\d{{1,5}},\d{{1,4}}({_STRAY_TEXT})?({_SPECK}){{0,{MAX_SPECKS}}}"
 """Matches the text of `SensorErrors.to_text`."""
-SENSOR_LENGTH = 19 + 24 * MAX_SPECKS
+SENSOR_LENGTH = 19 + 42 + 24 * MAX_SPECKS
 """Largest length of that text."""
+SMOOTH = ("x", "y", "xx", "yy", "xy")
+"""Fields of `SensorErrors` that are smooth light."""
+_STRAY = ("even", *SMOOTH)
+LIGHT = ("left", "upper", *_STRAY)
+"""Fields of `SensorErrors` that are light which no mask codes."""
+# Words read light at so many places.
+_WORDS_PX = (33, 33)
 # Light at so many widths of an edge outside a speck is that without it.
 _FAR = 4.0
 
@@ -72,13 +81,20 @@ class SensorErrors(NamedTuple):
 
     ``left`` and ``upper`` say by how much the left half is brighter than the right one, and the
     upper than the lower, in units of y; ``lag`` is the share of the snapshot before that a snapshot
-    still has.
+    still has; ``even`` to ``xy`` are the parts of stray light, in units of y, see
+    `shapes_of_light`.
     """
 
     left: float = 0.0
     upper: float = 0.0
     lag: float = 0.0
     specks: tuple[Speck, ...] = ()
+    even: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    yy: float = 0.0
+    xy: float = 0.0
 
     @property
     def words(self) -> list[str]:
@@ -94,17 +110,34 @@ class SensorErrors(NamedTuple):
                 words.append(f"{half} half is made {abs(brighter):.4f} of white darker")
         if self.lag:
             words.append(f"{self.lag:.0%} of the snapshot before is subtracted")
+        if any(self.stray):
+            light = self.stray_light(_WORDS_PX)
+            span = f"{light.min():.4f} to {light.max():.4f}"
+            words.append(f"stray light of {span} of white is subtracted")
         if self.specks:
             places = ", ".join(f"({one.x_px:.0f}, {one.y_px:.0f})" for one in self.specks)
             words.append(f"light that dust takes at {places} px is restored")
         return words
 
     @property
+    def stray(self) -> tuple[float, ...]:
+        """The parts of stray light: the even one, and those of `SMOOTH`."""
+        return (self.even, self.x, self.y, self.xx, self.yy, self.xy)
+
+    def stray_light(self, shape: tuple[int, int]) -> F32:
+        """Return the stray light of each pixel, (H, W), in units of y."""
+        rows, columns = (np.arange(size, dtype=np.float32) for size in shape)
+        shapes = shapes_of_light(rows, columns, shape)
+        parts = [part * shapes[name] for name, part in zip(_STRAY, self.stray, strict=True)]
+        return np.asarray(np.sum(parts, 0), np.float32)
+
+    @property
     def to_text(self) -> str:
         """The errors as a short text: "" for none.
 
-        Both halves in hundred-thousandths and lag in ten-thousandths, after a circumflex; then of
-        each speck the centre, radius and edge in tenths of a pixel, and its share in thousandths.
+        Both halves in hundred-thousandths and lag in ten-thousandths, after a circumflex; then the
+        parts of stray light in hundred-thousandths, if there is any; then of each speck the
+        centre, radius and edge in tenths of a pixel, and its share in thousandths.
 
         >>> SensorErrors(left=0.02, lag=0.1, specks=(Speck(50, 40, 5, 0.3, 0.7),)).to_text
         '^2000,0,1000;500,400,50,300,7'
@@ -113,6 +146,9 @@ class SensorErrors(NamedTuple):
             return ""
         lag = max(0, within(self.lag / _LAG, _MAX_LAG))
         text = f"^{within(self.left / _TAP, _MAX_TAP)},{within(self.upper / _TAP, _MAX_TAP)},{lag}"
+        stray = [within(part / _TAP, _MAX_TAP) for part in self.stray]
+        if any(stray):
+            text += "".join(f",{part}" for part in stray)
         for speck in self.specks[:MAX_SPECKS]:
             place = [max(0, within(value / _PX, _MAX_PLACE)) for value in (speck.x_px, speck.y_px)]
             size = [
@@ -128,13 +164,15 @@ class SensorErrors(NamedTuple):
         if not text:
             return NO_SENSOR_ERRORS
         first, *specks = text.split(";")
-        left, upper, lag = map(int, first.split(","))
+        left, upper, lag, *stray = map(int, first.split(","))
         read = []
         for one in specks:
             x, y, radius, share, edge = map(int, one.split(","))
             share = max(share, _LEAST_SHARE)
             read.append(Speck(x * _PX, y * _PX, radius * _PX, share * _SHARE, edge * _PX))
-        return cls(left * _TAP, upper * _TAP, min(lag, _MAX_LAG) * _LAG, tuple(read))
+        parts = {name: part * _TAP for name, part in zip(_STRAY, stray, strict=False)}
+        halves = (left * _TAP, upper * _TAP)
+        return cls(*halves, min(lag, _MAX_LAG) * _LAG, specks=tuple(read), **parts)
 
     def transmission(self, shape: tuple[int, ...]) -> F32:
         """Return the share of the light that all specks let through, (H, W)."""
@@ -163,12 +201,36 @@ class SensorErrors(NamedTuple):
         ):
             half = first if brighter > 0 else second
             half -= np.float32(abs(brighter) * white)
+        if any(self.stray):
+            light -= self.stray_light(light.shape) * np.float32(white)
         if self.specks:
             light /= self.transmission(light.shape)
         light += calibration.dark
         if calibration.saturation_dn is None:
             return light
         return np.where(counts >= calibration.saturation_dn, counts, light).astype(np.float32)
+
+
+def shapes_of_light(
+    rows: NDArray[np.floating[Any]], columns: NDArray[np.floating[Any]], shape: tuple[int, int]
+) -> dict[str, F64]:
+    """Return the shapes of light by field of `SensorErrors`, each (rows, columns) of a sensor of
+    this shape: one half brighter by 1 than the other, and powers of the place, which is −1 to 1.
+    """
+    height, width = shape
+    down = np.asarray((2 * rows + 1) / height - 1, np.float64)[:, np.newaxis]
+    right = np.asarray((2 * columns + 1) / width - 1, np.float64)
+    even = np.ones((len(rows), len(columns)))
+    return {
+        "left": even * np.where(columns < width // 2, 0.5, -0.5),
+        "upper": even * np.where(rows < height // 2, 0.5, -0.5)[:, np.newaxis],
+        "even": even,
+        "x": even * right,
+        "y": even * down,
+        "xx": even * (right**2 - 1 / 3),
+        "yy": even * (down**2 - 1 / 3),
+        "xy": down * right,
+    }
 
 
 NO_SENSOR_ERRORS = SensorErrors()

@@ -333,6 +333,9 @@ class GuardedSolver:
         is_light = self._light.is_told or not self._guard.live
         if light is not None and is_light and not self._light.of_masks:
             noticed.append(light.defect)
+        if self._sensor.shows_light:
+            # One snapshot shows it, too, and less clearly.
+            noticed = [defect for defect in noticed if defect.name not in OF_RIGHT_MASKS]
         names = {defect.name for defect in noticed}
         if self._guard.live:
             noticed += defects_of(self._defective)
@@ -454,7 +457,11 @@ class GuardedSolver:
     ) -> None:
         """Look for faults of the sensor, and measure again if they are others now."""
         counts = solved.snapshot.counts
-        if not self._sensor.add(snapshot.id, snapshot.counts, video, solved.errors, counts):
+        used = self.engine.masks.correction
+        is_other = self._sensor.add(
+            snapshot.id, snapshot.counts, video, solved.errors, solved=counts, masks=used
+        )
+        if not is_other:
             return
         monitor.look_now()
         if self._sensor.errors != NO_SENSOR_ERRORS or solved.errors != NO_SENSOR_ERRORS:

@@ -35,6 +35,11 @@ def with_taps(counts: Array, _before: Array) -> Array:
     return counts + offset
 
 
+def with_stray_light(counts: Array, _before: Array) -> Array:
+    place = np.linspace(0, 1, counts.shape[1])
+    return counts + 160 * place**2
+
+
 def with_lag(counts: Array, before: Array) -> Array:
     return counts + 0.1 * before
 
@@ -56,8 +61,11 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         light = snapshot.counts - dark
         counts = (fault(light, before) + dark).clip(0, 4095).astype(np.uint16)
         frames = snapshot.truth / np.float32(255)
-        # Frames with lag explain such a snapshot: the masks are the same.
+        # A solve explains lag and uneven light by its frames.
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
+        if fault in (with_taps, with_stray_light):
+            offset = (fault(light, before) - light) / rig.calibration.full_scale_dn
+            video = frames + (offset / rig.calibration.phi.sum(0).mean()).astype(np.float32)
         before = light
         frames_before = frames
         sensor.add(snapshot.id, counts, video)
@@ -70,6 +78,7 @@ def names(rig: Rig, fault: Fault) -> list[str]:
     [
         (right, []),
         (with_taps, ["two_taps"]),
+        (with_stray_light, ["stray_light"]),
         (with_lag, ["image_lag"]),
         (with_gains, ["pixel_gains"]),
     ],
@@ -97,6 +106,28 @@ def test_motion_that_a_solve_smooths_is_no_lag() -> None:
         assert "image_lag" not in [defect.name for defect in sensor.defects]
 
 
+@pytest.mark.parametrize("lag", [0.0, 0.15])
+def test_edges_that_move_away_leave_a_copy_of_themselves(lag: float) -> None:
+    # Bars appear anywhere in each snapshot, so that the scene rests nowhere.
+    rng = np.random.default_rng(4)
+    rig = Rig(width_px=96, height_px=96, mask="random", bayer="none", scene="static")
+    sensor = SensorFaults(rig.calibration, paced=False)
+    before = np.zeros(rig.calibration.phi.shape, np.float32)
+    for _ in range(SNAPSHOTS):
+        frames = 0.2 + 0.02 * rng.random(before.shape, np.float32)
+        for place in rng.integers(0, 88, 6):
+            frames[:, :, place : place + 8] += 0.3
+        video = frames + np.float32(lag) * before
+        y = (rig.calibration.phi * video).sum(0)
+        counts = (rig.calibration.dark + rig.calibration.full_scale_dn * y).astype(np.uint16)
+        sensor.add(rig.snapshot().id, counts, video)
+        before = frames
+    lags = [defect.text.split()[4] for defect in sensor.defects if defect.name == "image_lag"]
+    assert [float(share.rstrip("%")) for share in lags] == (
+        [pytest.approx(100 * lag, abs=3)] if lag else []
+    )
+
+
 def guarded(rig: Rig, guard: Guard) -> GuardedSolver:
     cpu = torch.device("cpu")
     engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, default_settings(cpu, "tv"))
@@ -121,6 +152,7 @@ def faulty_series(rig: Rig, fault: Fault, count: int) -> list[Snapshot]:
     ("fault", "name", "words"),
     [
         (with_taps, "two_taps", "left half is made 0.1"),
+        (with_stray_light, "stray_light", " to 0.2"),
         (with_lag, "image_lag", "% of the snapshot before is subtracted"),
     ],
 )

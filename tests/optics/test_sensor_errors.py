@@ -45,6 +45,9 @@ def light(seed: int) -> F32:
         SensorErrors(left=0.0123456),
         SensorErrors(upper=-0.02, lag=0.1),
         SensorErrors(specks=(SPECK,)),
+        SensorErrors(even=0.03),
+        SensorErrors(x=0.02, yy=-0.01, specks=(SPECK,)),
+        SensorErrors(*(9e9, -9e9, 9e9), (WILD,) * MAX_SPECKS, *(-9e9,) * 6),
         SensorErrors(9e9, -9e9, 9e9, (WILD,) * 2 * MAX_SPECKS),
     ],
 )
@@ -63,6 +66,16 @@ def test_errors_below_the_precision_of_the_text_are_none() -> None:
     assert SensorErrors(left=1e-9).rounded() == NO_SENSOR_ERRORS
     assert MaskCorrection(sensor=SensorErrors(lag=0.1)).is_none
     assert MaskCorrection(sensor=SensorErrors(lag=0.1)) != NO_CORRECTION
+
+
+def test_stray_light_is_taken_out_at_its_place(calibration: Calibration) -> None:
+    height, width = SHAPE
+    right = (2 * np.arange(width) + 1) / width - 1
+    down = ((2 * np.arange(height) + 1) / height - 1)[:, np.newaxis]
+    stray = 0.02 + 0.03 * right + 0.01 * (down**2 - 1 / 3) - 0.02 * down * right
+    errors = SensorErrors(even=0.02, x=0.03, yy=0.01, xy=-0.02)
+    counts = light(2) + 500 * stray
+    np.testing.assert_allclose(errors.without(counts, None, calibration), light(2), atol=0.01)
 
 
 def test_snapshot_without_errors_is_that_of_a_right_sensor(calibration: Calibration) -> None:
