@@ -173,6 +173,8 @@ class GuardedSolver:
         self._inspect_at_s = 0.0
         self._light = LightWatch(engine.masks, guard.lamps_hz)
         self._light_changes = False
+        self._shown: tuple[float, ...] = ()
+        """The light of each mask that exposures show; empty if it is as planned."""
         self._baseline = Baseline(engine.calibration)
         self._brightness = BrightnessSteps(engine.calibration)
         self.health: CalibrationHealth | None = None
@@ -224,7 +226,7 @@ class GuardedSolver:
         """Determine the order of the masks from the beginning: it was changed on purpose."""
         if self._monitor is not None:
             self._monitor.order.forget()
-            self._monitor.swapped.forget()
+            self._monitor.shown.begin_anew()
 
     def measure(self, snapshot: Snapshot) -> None:
         """Inspect a snapshot, and correct the masks by it: before it is solved."""
@@ -241,6 +243,11 @@ class GuardedSolver:
         began_s = time.monotonic()
         if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
             monitor.look_now()
+        if monitor.shown.light != self._shown:
+            # The exposures show other masks from now on.
+            self._shown = monitor.shown.light
+            monitor.begin_anew()
+            self._correct(monitor.correction, ())
         was_fatal = any(defect.fatal for defect in self._inspected)
         is_due = monitor.is_due(snapshot)
         due = (was_fatal or is_due) and began_s >= self._inspect_at_s
@@ -256,8 +263,10 @@ class GuardedSolver:
             self._light_changes = self._light.changes
             monitor.begin_anew()
         before = monitor.correction
+        lamp = np.array(light if self._light_changes and light else (1.0,))
+        lamp = lamp * (self._shown or (1.0,))
         health = monitor.measure(
-            snapshot, self.engine.left_out, light if self._light_changes else ()
+            snapshot, self.engine.left_out, tuple(lamp.tolist()) if len(lamp) > 1 else ()
         )
         if monitor.correction != before:
             self._correct(monitor.correction, ())
@@ -276,6 +285,8 @@ class GuardedSolver:
 
     def _correct(self, correction: MaskCorrection, light: tuple[float, ...]) -> None:
         """Correct the masks, and take them under this light of each frame."""
+        if self._shown:
+            correction = correction.exposed(self._shown)
         correction = replace(correction, sensor=self.engine.masks.correction.sensor)
         of_exposure = bool(light) and self._light.of_exposure
         self._light.of_masks = light if of_exposure else ()
@@ -348,9 +359,11 @@ class GuardedSolver:
             if not self.engine.masks.correction.is_none:
                 # Masks that are off look like pixels whose gains are.
                 of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
-            noticed += of_sensor or masks_or_light or self._brightness.defects
-            if self._monitor is not None:
-                noticed += self._monitor.swapped.defects
+            shown = self._monitor.shown if self._monitor is not None else None
+            if shown is None or not shown.light:
+                noticed += of_sensor or masks_or_light or self._brightness.defects
+            if shown is not None:
+                noticed += shown.defects
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -367,6 +380,9 @@ class GuardedSolver:
         """Return defects without masks that seem to move, or to be blurred, since the brightness
         changed at once: an exposure that is longer or shorter than the cycle looks so.
         """
+        if self._monitor is not None and self._monitor.shown.light != self._shown:
+            # The masks were measured before it was known what the exposures show.
+            return tuple(one for one in defects if one.name not in _OF_OTHER_EXPOSURES)
         moved = {defect.name for defect in defects} & _OF_OTHER_EXPOSURES
         if not self._brightness.has_changed:
             self._moved_before = moved
@@ -506,7 +522,7 @@ class GuardedSolver:
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
         if self._guard.live:
-            monitor.look_at_order(snapshot, self.engine.left_out)
+            monitor.look_at_exposure(snapshot, self.engine.left_out)
         if health is None:
             return None
         self._assess(health)
