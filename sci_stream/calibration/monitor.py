@@ -18,6 +18,7 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformati
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.registration.mask_fitter import MaskFit, MaskFitter
+from sci_stream.calibration.registration.response_fit import Cause, response_cause
 from sci_stream.calibration.shown_masks import ShownMasks
 from sci_stream.model import F32, F64, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -487,7 +488,7 @@ class CalibrationMonitor:
             self.look_now()
 
     def look_at_exposure(self, snapshot: Snapshot, left_out: Flags | None) -> None:
-        """Compare what an exposure may show by a snapshot, in a part of the time."""
+        """Compare exposures as they may be by a snapshot, in a part of the time."""
         if self._fitter is None or self._are_others or not self.shown.is_due():
             return
         y, valid = valid_measurement(snapshot, self._calibration, left_out)
@@ -497,8 +498,22 @@ class CalibrationMonitor:
         earlier = {self._looked_with[0], NO_CORRECTION}
         lights = [self._misfits(y, valid, own, self.shown.lights) for own in earlier]
         least = min(lights, key=lambda misfits: float(misfits.mean(1).min()))
+        light = self.shown.light
         if self.shown.add(orders, least):
             self.look_now()
+        if self.shown.light != light:
+            self._looked_with.clear()
+
+    def response_cause(self, snapshot: Snapshot, left_out: Flags | None) -> Cause:
+        """Return the cause of a contrast that is too low: the camera's response, or the masks."""
+        if self._fitter is None or self._are_others:
+            return Cause("")
+        y, valid = valid_measurement(snapshot, self._calibration, left_out)
+        # Corrections follow what they can follow of a gamma.
+        fitter = self._fitter.behind(self._fitter.blocks.corrected(NO_CORRECTION))
+        at = self._looked_with[0].displacement if self._looked_with else NO_DISPLACEMENT
+        masks = fitter.fit(y, valid, at).displacement
+        return response_cause(fitter, y, valid, at, masks)
 
     def _misfits(self, y: F32, valid: Flags, own: MaskCorrection, courses: F64) -> F64:
         """Return `MaskFitter.misfits` of masks with this correction, under even light."""

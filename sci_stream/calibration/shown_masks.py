@@ -63,10 +63,10 @@ _TINY = 1e-12
 
 
 class ShownExposure(NamedTuple):
-    """What an exposure may show.
+    """An exposure as it may be.
 
     ``courses``, (2, B): for each mask the integrals over the time that it is shown, of 1 and of
-    time, which runs from −1 in the first frame to 1 in the last. ``text`` says what is wrong.
+    time, which runs from −1 in the first frame to 1 in the last. ``text`` names the fault.
     """
 
     courses: F64
@@ -116,7 +116,7 @@ class ShownMasks:
 
     @property
     def defects(self) -> list[Defect]:
-        """What the exposures show in place of the plan."""
+        """The difference of the exposures from the plan."""
         defects = []
         if self._shown:
             text = self._lights[self._shown].text

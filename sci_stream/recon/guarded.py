@@ -22,12 +22,21 @@ import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
 from sci_stream.calibration.brightness_steps import BrightnessSteps
-from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
+from sci_stream.calibration.diagnosis import (
+    CAUSES,
+    MAX_BLACK,
+    changes,
+    diagnose,
+    moved_roi,
+    withhold,
+)
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, stuck_in
+from sci_stream.calibration.evidence.response import gamma_defect
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.registration.response_fit import GAMMA
 from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -59,6 +68,8 @@ _MAX_SHIFT_PX = 2
 _MOVED_PX = 0.1
 # Exposures of another length look like these, most behind masks that are shifts of one another.
 _OF_OTHER_EXPOSURES = {"mask_shift", "mask_blur"}
+# A gamma looks like these.
+_OF_RESPONSE = {*OF_RIGHT_MASKS, "scale"}
 # Light, or a gain of masks, that changes by more changes these slopes, too.
 _DEEP = 0.3
 # A GPU solves two snapshots at once.
@@ -330,12 +341,36 @@ class GuardedSolver:
             others.add("scale")  # behind other masks, the brightness means nothing
             causes = []
         if causes and self._guard.live:
-            self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
+            first = min(causes, key=lambda cause: CAUSES.index(cause.name))
+            self._inspected = self._with_response(snapshot, monitor, [first])
             return
         defects = inspect(snapshot.counts, calibration, self.engine.masks.correction, self._stuck)
         if "scale" in others and any(defect.name == "black_level" for defect in defects):
             defects = as_calibrated  # the black level that was fitted to such masks is none of y
-        self._inspected = [defect for defect in defects if defect.name not in others]
+        defects = [defect for defect in defects if defect.name not in others]
+        self._inspected = self._with_response(snapshot, monitor, defects)
+
+    def _with_response(
+        self, snapshot: Snapshot, monitor: CalibrationMonitor, defects: list[Defect]
+    ) -> list[Defect]:
+        """Return the defects with the cause of a contrast that is too low, where blocks of a live
+        rig tell it.
+        """
+        suspect = _OF_RESPONSE & {defect.name for defect in defects}
+        black = abs(self.engine.masks.correction.black)
+        if not self._guard.live or not (suspect or black > MAX_BLACK):
+            return defects
+        cause = monitor.response_cause(snapshot, self.engine.left_out)
+        if not cause.name:
+            return defects
+        # Stray light and masks are corrected, and named so.
+        wrong = OF_RIGHT_MASKS - {cause.name}
+        if cause.name == GAMMA:
+            wrong = _OF_RESPONSE - {GAMMA}
+        others = [defect for defect in defects if defect.name not in wrong]
+        if cause.name == GAMMA and GAMMA not in suspect:
+            others.append(gamma_defect(cause.gamma))
+        return others
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
@@ -381,7 +416,7 @@ class GuardedSolver:
         changed at once: an exposure that is longer or shorter than the cycle looks so.
         """
         if self._monitor is not None and self._monitor.shown.light != self._shown:
-            # The masks were measured before it was known what the exposures show.
+            # The masks were measured before their light was known.
             return tuple(one for one in defects if one.name not in _OF_OTHER_EXPOSURES)
         moved = {defect.name for defect in defects} & _OF_OTHER_EXPOSURES
         if not self._brightness.has_changed:

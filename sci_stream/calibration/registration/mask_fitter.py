@@ -235,6 +235,16 @@ class MaskFitter:
             variances(self.blocks.displaced(at), self._space, pixels, courses).log().cpu().numpy()
         )
 
+    def unexplained(self, y: F32, valid: Flags, at: Displacement) -> F64:
+        """Return the logarithm of the share of the variance that the displaced masks leave in each
+        block, (N,).
+        """
+        pixels = self.blocks.take(y, valid)
+        mean = pixels.y.sum(-1, keepdim=True) / pixels.valid.sum(-1, keepdim=True).clamp_min(1.0)
+        whole = (pixels.y - mean * pixels.valid).square().sum(-1)
+        rest = self._fit_at(at, pixels).residual.square().sum(-1)
+        return ((rest + TINY) / (whole + TINY)).log().double().cpu().numpy()
+
     def search(self, y: F32, valid: Flags) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y
         best.
