@@ -1,4 +1,4 @@
-"""A gamma, a black level and blurred masks, told from each other by one snapshot."""
+"""One snapshot shows whether a gamma, a black level or blurred masks are the cause."""
 
 from __future__ import annotations
 
