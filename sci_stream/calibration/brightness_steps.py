@@ -7,6 +7,7 @@ change of gain multiplies all parts of a picture by one factor, and leaves the p
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
 
@@ -27,6 +28,11 @@ _LEAST_STEP = 0.1
 _LEAST_CONTRAST = 0.1
 # Correlation with the picture before: 0.75 to 1 after a change of gain.
 _SAME = 0.7
+# Fast scenes have less: 0.6 where all moved by a quarter of the picture. So this share of the usual
+# correlation suffices, of so many pairs of snapshots.
+_USUAL_SHARE = 0.9
+_USUAL_PAIRS = 8
+_FEWEST_PAIRS = 3
 # The contrast is as strong as before within this share: 0.97 to 1.03 times after a change of gain,
 # 0.64 to 0.77 times after stray light or a gamma.
 _AS_STRONG = 0.1
@@ -47,6 +53,7 @@ class BrightnessSteps:
         self._calibration = calibration
         self._light = _cells(calibration.phi.sum(0) * calibration.good)
         self._before: tuple[SnapshotId, F64, Flags] | None = None
+        self._correlations = deque[float](maxlen=_USUAL_PAIRS)
         self._steps = 0.0
         self._lasts = 0
 
@@ -71,7 +78,19 @@ class BrightnessSteps:
         self._lasts += 1
         if before is None or (before[0].series, before[0].epoch) != (id_.series, id_.epoch):
             return
-        step = _step(before[1:], now[1:])
+        usable = before[2] & usable
+        if usable.sum() < _FEWEST_CELLS:
+            return
+        first = before[1][usable]
+        second = now[1][usable]
+        if min(first.std(), second.std()) < _LEAST_CONTRAST:
+            return
+        same = float(np.corrcoef(first, second)[0, 1])
+        least = _SAME
+        if len(self._correlations) >= _FEWEST_PAIRS:
+            least = min(_SAME, _USUAL_SHARE * float(np.median(self._correlations)))
+        self._correlations.append(same)
+        step = _step(first, second) if same > least else 0.0
         if step:
             self._steps += step
             self._lasts = 1
@@ -94,22 +113,15 @@ class BrightnessSteps:
         return [Defect("brightness", text)]
 
 
-def _step(before: tuple[F64, Flags], after: tuple[F64, Flags]) -> float:
-    """Return the logarithm of the factor between two pictures that are the same but for it; 0 for
-    none.
+def _step(first: F64, second: F64) -> float:
+    """Return the logarithm of the factor between cells of two pictures, as logarithms, that are the
+    same but for it; 0 for none.
     """
-    usable = before[1] & after[1]
-    if usable.sum() < _FEWEST_CELLS:
-        return 0.0
-    first = before[0][usable]
-    second = after[0][usable]
     step = float(np.median(second - first))
     spread = float(np.quantile(np.abs(second - first - step), 0.75))
-    if abs(step) < _LEAST_STEP or spread > _ALIKE * abs(step) or first.std() < _LEAST_CONTRAST:
+    if abs(step) < _LEAST_STEP or spread > _ALIKE * abs(step):
         return 0.0
-    same = float(np.corrcoef(first, second)[0, 1])
-    is_one_picture = same > _SAME and abs(second.std() / first.std() - 1) < _AS_STRONG
-    return step if is_one_picture else 0.0
+    return step if abs(second.std() / first.std() - 1) < _AS_STRONG else 0.0
 
 
 def _cells(image: F32) -> F64:

@@ -35,7 +35,7 @@ CAUSES = ("mask_orientation", "mask_sign", "scale", "mask_shift")
 # Displacement, off whole pixels, of a region of interest that was moved.
 _WHOLE_PX = 0.06
 # A rig that warms up has a smaller black level, in units of white.
-_MAX_BLACK = 0.02
+MAX_BLACK = 0.02
 # The light of its patterns differs less.
 _MAX_UNEVEN = 0.2
 # Its scale changes less.
@@ -130,7 +130,7 @@ def diagnose(health: CalibrationHealth, warn_shift_px: float) -> list[Defect]:
 def changes(correction: MaskCorrection) -> list[Defect]:
     """Return what has changed since the calibration, where it is more than a rig's usual drift."""
     defects = []
-    if abs(correction.black) > _MAX_BLACK:
+    if abs(correction.black) > MAX_BLACK:
         text = (
             f"light that no mask codes adds {correction.black:+.2f} of white to each snapshot: it "
             "is subtracted; look for stray light, or another black level"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,8 +18,9 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformati
 from sci_stream.calibration.mask_geometry import MaskGeometry
 from sci_stream.calibration.mask_order import UNKNOWN, MaskOrderDetector
 from sci_stream.calibration.registration.mask_fitter import MaskFit, MaskFitter
-from sci_stream.calibration.swapped_masks import SwappedMasks
-from sci_stream.model import F32, Array, Flags, Snapshot, SnapshotId
+from sci_stream.calibration.registration.response_fit import Cause, response_cause
+from sci_stream.calibration.shown_masks import ShownMasks
+from sci_stream.model import F32, F64, Array, Flags, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, RIGID, Displacement, Linear
 from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection
@@ -92,6 +94,8 @@ _PAUSE_S = 1.0
 # Its pauses, in units of the time of an assessment. Masks that match nothing are assessed half of
 # the time: nothing is shown until they match again.
 _PAUSES = 20
+# Exposures are compared behind the correction of so many looks before.
+_LOOKED_WITH = 6
 # Read noise does not make pixels darker than the dark frame by more.
 _BELOW_BLACK_DN = 4.0
 # The same as a share of full scale, of which the larger one counts.
@@ -133,8 +137,9 @@ class CalibrationMonitor:
             self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self.order = MaskOrderDetector(calibration.n_frames)
         """Evidence for the mask with which exposures begin."""
-        self.swapped = SwappedMasks(calibration.n_frames, paced=paced)
-        """Evidence for masks that are exchanged."""
+        self.shown = ShownMasks(calibration.n_frames, paced=paced)
+        """Evidence for exposures that show other masks than planned."""
+        self._looked_with = deque[MaskCorrection](maxlen=_LOOKED_WITH)
         self._seen: SnapshotId | None = None
         self._last_added: SnapshotId | None = None
         self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
@@ -482,20 +487,45 @@ class CalibrationMonitor:
         if self.order.order not in (before, (UNKNOWN, 0)):
             self.look_now()
 
-    def look_at_order(self, snapshot: Snapshot, left_out: Flags | None) -> None:
-        """Compare orders of the masks by a snapshot, in a part of the time."""
-        if self._fitter is None or self._are_others or not self.swapped.is_due():
+    def look_at_exposure(self, snapshot: Snapshot, left_out: Flags | None) -> None:
+        """Compare exposures as they may be by a snapshot, in a part of the time."""
+        if self._fitter is None or self._are_others or not self.shown.is_due():
             return
         y, valid = valid_measurement(snapshot, self._calibration, left_out)
-        orders = self.swapped.orders
-        if self.swapped.add(self._fitter.misfits(y, valid, self._own.displacement, orders)):
+        orders = self._misfits(y, valid, self._own, self.shown.orders)
+        self._looked_with.append(self._own)
+        # Corrections follow what they can follow of another exposure: earlier ones do not.
+        earlier = {self._looked_with[0], NO_CORRECTION}
+        lights = [self._misfits(y, valid, own, self.shown.lights) for own in earlier]
+        least = min(lights, key=lambda misfits: float(misfits.mean(1).min()))
+        light = self.shown.light
+        if self.shown.add(orders, least):
             self.look_now()
+        if self.shown.light != light:
+            self._looked_with.clear()
+
+    def response_cause(self, snapshot: Snapshot, left_out: Flags | None) -> Cause:
+        """Return the cause of a contrast that is too low: the camera's response, or the masks."""
+        if self._fitter is None or self._are_others:
+            return Cause("")
+        y, valid = valid_measurement(snapshot, self._calibration, left_out)
+        # Corrections follow what they can follow of a gamma.
+        fitter = self._fitter.behind(self._fitter.blocks.corrected(NO_CORRECTION))
+        at = self._looked_with[0].displacement if self._looked_with else NO_DISPLACEMENT
+        masks = fitter.fit(y, valid, at).displacement
+        return response_cause(fitter, y, valid, at, masks)
+
+    def _misfits(self, y: F32, valid: Flags, own: MaskCorrection, courses: F64) -> F64:
+        """Return `MaskFitter.misfits` of masks with this correction, under even light."""
+        assert self._fitter is not None
+        fitter = self._fitter.behind(self._fitter.blocks.unlit().corrected(own))
+        return fitter.misfits(y, valid, own.displacement, courses)
 
     def begin_anew(self) -> None:
         """Forget all snapshots before a change, and measure the masks as at the start of a run."""
         self._forget()
         self._calm = self._assessments = 0
-        self.swapped.forget()
+        self.shown.forget()
         self.look_now()
 
     def look_now(self) -> None:

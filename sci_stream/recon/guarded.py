@@ -22,12 +22,21 @@ import numpy.typing as npt
 
 from sci_stream.calibration.baseline import Baseline
 from sci_stream.calibration.brightness_steps import BrightnessSteps
-from sci_stream.calibration.diagnosis import CAUSES, changes, diagnose, moved_roi, withhold
+from sci_stream.calibration.diagnosis import (
+    CAUSES,
+    MAX_BLACK,
+    changes,
+    diagnose,
+    moved_roi,
+    withhold,
+)
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, stuck_in
+from sci_stream.calibration.evidence.response import gamma_defect
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.registration.response_fit import GAMMA
 from sci_stream.calibration.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -59,6 +68,8 @@ _MAX_SHIFT_PX = 2
 _MOVED_PX = 0.1
 # Exposures of another length look like these, most behind masks that are shifts of one another.
 _OF_OTHER_EXPOSURES = {"mask_shift", "mask_blur"}
+# A gamma looks like these.
+_OF_RESPONSE = {*OF_RIGHT_MASKS, "scale"}
 # Light, or a gain of masks, that changes by more changes these slopes, too.
 _DEEP = 0.3
 # A GPU solves two snapshots at once.
@@ -173,6 +184,8 @@ class GuardedSolver:
         self._inspect_at_s = 0.0
         self._light = LightWatch(engine.masks, guard.lamps_hz)
         self._light_changes = False
+        self._shown: tuple[float, ...] = ()
+        """The light of each mask that exposures show; empty if it is as planned."""
         self._baseline = Baseline(engine.calibration)
         self._brightness = BrightnessSteps(engine.calibration)
         self.health: CalibrationHealth | None = None
@@ -224,7 +237,7 @@ class GuardedSolver:
         """Determine the order of the masks from the beginning: it was changed on purpose."""
         if self._monitor is not None:
             self._monitor.order.forget()
-            self._monitor.swapped.forget()
+            self._monitor.shown.begin_anew()
 
     def measure(self, snapshot: Snapshot) -> None:
         """Inspect a snapshot, and correct the masks by it: before it is solved."""
@@ -241,6 +254,11 @@ class GuardedSolver:
         began_s = time.monotonic()
         if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
             monitor.look_now()
+        if monitor.shown.light != self._shown:
+            # The exposures show other masks from now on.
+            self._shown = monitor.shown.light
+            monitor.begin_anew()
+            self._correct(monitor.correction, ())
         was_fatal = any(defect.fatal for defect in self._inspected)
         is_due = monitor.is_due(snapshot)
         due = (was_fatal or is_due) and began_s >= self._inspect_at_s
@@ -256,8 +274,10 @@ class GuardedSolver:
             self._light_changes = self._light.changes
             monitor.begin_anew()
         before = monitor.correction
+        lamp = np.array(light if self._light_changes and light else (1.0,))
+        lamp = lamp * (self._shown or (1.0,))
         health = monitor.measure(
-            snapshot, self.engine.left_out, light if self._light_changes else ()
+            snapshot, self.engine.left_out, tuple(lamp.tolist()) if len(lamp) > 1 else ()
         )
         if monitor.correction != before:
             self._correct(monitor.correction, ())
@@ -276,6 +296,8 @@ class GuardedSolver:
 
     def _correct(self, correction: MaskCorrection, light: tuple[float, ...]) -> None:
         """Correct the masks, and take them under this light of each frame."""
+        if self._shown:
+            correction = correction.exposed(self._shown)
         correction = replace(correction, sensor=self.engine.masks.correction.sensor)
         of_exposure = bool(light) and self._light.of_exposure
         self._light.of_masks = light if of_exposure else ()
@@ -319,12 +341,36 @@ class GuardedSolver:
             others.add("scale")  # behind other masks, the brightness means nothing
             causes = []
         if causes and self._guard.live:
-            self._inspected = [min(causes, key=lambda cause: CAUSES.index(cause.name))]
+            first = min(causes, key=lambda cause: CAUSES.index(cause.name))
+            self._inspected = self._with_response(snapshot, monitor, [first])
             return
         defects = inspect(snapshot.counts, calibration, self.engine.masks.correction, self._stuck)
         if "scale" in others and any(defect.name == "black_level" for defect in defects):
             defects = as_calibrated  # the black level that was fitted to such masks is none of y
-        self._inspected = [defect for defect in defects if defect.name not in others]
+        defects = [defect for defect in defects if defect.name not in others]
+        self._inspected = self._with_response(snapshot, monitor, defects)
+
+    def _with_response(
+        self, snapshot: Snapshot, monitor: CalibrationMonitor, defects: list[Defect]
+    ) -> list[Defect]:
+        """Return the defects with the cause of a contrast that is too low, where blocks of a live
+        rig tell it.
+        """
+        suspect = _OF_RESPONSE & {defect.name for defect in defects}
+        black = abs(self.engine.masks.correction.black)
+        if not self._guard.live or not (suspect or black > MAX_BLACK):
+            return defects
+        cause = monitor.response_cause(snapshot, self.engine.left_out)
+        if not cause.name:
+            return defects
+        # Stray light and masks are corrected, and named so.
+        wrong = OF_RIGHT_MASKS - {cause.name}
+        if cause.name == GAMMA:
+            wrong = _OF_RESPONSE - {GAMMA}
+        others = [defect for defect in defects if defect.name not in wrong]
+        if cause.name == GAMMA and GAMMA not in suspect:
+            others.append(gamma_defect(cause.gamma))
+        return others
 
     def _assess(self, health: CalibrationHealth) -> None:
         left_out = self.engine.left_out
@@ -351,9 +397,11 @@ class GuardedSolver:
             if not self.engine.masks.correction.is_none:
                 # Masks that are off look like pixels whose gains are.
                 of_sensor = [defect for defect in of_sensor if defect.name != "pixel_gains"]
-            noticed += of_sensor or masks_or_light or self._brightness.defects
-            if self._monitor is not None:
-                noticed += self._monitor.swapped.defects
+            shown = self._monitor.shown if self._monitor is not None else None
+            if shown is None or not shown.light:
+                noticed += of_sensor or masks_or_light or self._brightness.defects
+            if shown is not None:
+                noticed += shown.defects
         self.health = replace(
             health,
             stuck_pixels=0 if left_out is None else int(left_out.sum()),
@@ -370,6 +418,9 @@ class GuardedSolver:
         """Return defects without masks that seem to move, or to be blurred, since the brightness
         changed at once: an exposure that is longer or shorter than the cycle looks so.
         """
+        if self._monitor is not None and self._monitor.shown.light != self._shown:
+            # The masks were measured before their light was known.
+            return tuple(one for one in defects if one.name not in _OF_OTHER_EXPOSURES)
         moved = {defect.name for defect in defects} & _OF_OTHER_EXPOSURES
         if not self._brightness.has_changed:
             self._moved_before = moved
@@ -514,8 +565,10 @@ class GuardedSolver:
                 self._inspect_at_s = 0.0
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
-        if self._guard.live:
-            monitor.look_at_order(snapshot, self.engine.left_out)
+        # Light that differs from snapshot to snapshot is none of the masks.
+        pulses = self._light.latest is not None and self._light.is_told
+        if self._guard.live and (not pulses or self._light.of_exposure):
+            monitor.look_at_exposure(snapshot, self.engine.left_out)
         if health is None:
             return None
         self._assess(health)

@@ -60,7 +60,7 @@ def test_stray_light_changes_no_gain() -> None:
     assert named([1.0] * 4, offset=0.5) == []
 
 
-def test_longer_exposure_is_not_named_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_exposure_is_named_and_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"n_frames": 8, "mask": "shifting", "scene": "belt", "speed": 0.5, "exposure": 0.6}
     rig = Rig(width_px=128, height_px=128, bayer="GBRG", seed=3965, **options)
     calibration = rig.calibration
@@ -80,5 +80,6 @@ def test_longer_exposure_is_not_named_a_shift(monkeypatch: pytest.MonkeyPatch) -
             counts = np.rint(dn).clip(0, 4095).astype(np.uint16)
         delivered = solver.solve(replace(snapshot, counts=counts), 1)
         names |= {defect.name for defect in delivered.defects}
-    assert names & {"brightness", "uneven_exposure"}
-    assert not names & {"mask_shift", "mask_blur"}
+    assert names == {"uneven_exposure"}
+    used = [1 + mask.gain for mask in engine.masks.correction.masks]
+    assert np.allclose(used, gains, atol=0.15)

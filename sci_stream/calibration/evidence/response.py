@@ -60,11 +60,7 @@ def response_defect(
             exponent /= max(0.1, _slope((r * level)[usable], t * level[usable], t)[0])
         if not _GAMMAS[0] < exponent < _GAMMAS[1]:
             return Defect("mask_contrast", _CONTRAST.format(slope))
-        text = (
-            f"y is not proportional to the light but has a gamma of about {1 / exponent:.2f}: "
-            f"pass y ** {exponent:.2f}, or switch the camera's gamma off"
-        )
-        return Defect("gamma", text)
+        return gamma_defect(1 / exponent)
     # Steeper where the scene is bright, by an amount that masks of less contrast do not have.
     bright = level >= np.median(level)
     slopes = [
@@ -75,6 +71,15 @@ def response_defect(
     if (slopes[0] - slopes[1]) / expected > 0.5:
         return _black_level(black)
     return Defect("mask_contrast", _CONTRAST.format(slope))
+
+
+def gamma_defect(gamma: float) -> Defect:
+    """Return a gamma as a defect."""
+    text = (
+        f"y is not proportional to the light but has a gamma of about {gamma:.2f}: "
+        f"pass y ** {1 / gamma:.2f}, or switch the camera's gamma off"
+    )
+    return Defect("gamma", text)
 
 
 def _black_level(black: float) -> Defect:

@@ -96,6 +96,12 @@ class MaskBlocks:
         light = self._even.new_tensor(gains or (1.0,)).view(-1, 1, 1)
         self._calibrated = self._even * light
 
+    def unlit(self) -> MaskBlocks:
+        """Return the same blocks under even light; call `correct` next."""
+        blocks = copy.copy(self)
+        blocks.light(())
+        return blocks
+
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with these errors of each, and this black level, from now on."""
         masks = reshaped_masks(self._calibrated, correction)

@@ -35,7 +35,6 @@ from sci_stream.calibration.mask_errors import (
     MaskInformation,
     trend_of,
 )
-from sci_stream.calibration.mask_order import Places
 from sci_stream.calibration.registration.mask_blocks import (
     BLOCK_PX,
     SEARCH_PX,
@@ -43,7 +42,7 @@ from sci_stream.calibration.registration.mask_blocks import (
     MaskBlocks,
     show_displacements,
 )
-from sci_stream.calibration.registration.scene_fit import TINY, Pixels, SceneFit
+from sci_stream.calibration.registration.scene_fit import TINY, Pixels, SceneFit, variances
 from sci_stream.model import F32, F64, Flags
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
@@ -141,9 +140,10 @@ class MaskFitter:
         """Return fitters of each half of the picture, with that of the other one; see
         `MaskBlocks.halves`.
         """
-        return [(self._with(one), self._with(other)) for one, other in self.blocks.halves()]
+        return [(self.behind(one), self.behind(other)) for one, other in self.blocks.halves()]
 
-    def _with(self, blocks: MaskBlocks) -> MaskFitter:
+    def behind(self, blocks: MaskBlocks) -> MaskFitter:
+        """Return a fitter of these blocks."""
         fitter = copy.copy(self)
         fitter.blocks = blocks
         return fitter
@@ -154,7 +154,7 @@ class MaskFitter:
         """
         misfits = []
         for trial in (MaskCorrection(correction.displacement), correction):
-            fitter = self._with(self.blocks.corrected(trial))
+            fitter = self.behind(self.blocks.corrected(trial))
             misfits.append(fitter._fit_at(trial.displacement, fitter.blocks.take(y, valid)).misfit)
         return misfits[0] - misfits[1]
 
@@ -223,21 +223,34 @@ class MaskFitter:
         pixels = self.blocks.take(y, valid)
         return self._match(self._fit_at(at, pixels), at, pixels)
 
-    def misfits(self, y: F32, valid: Flags, at: Displacement, orders: Places) -> F64:
-        """Return the logarithm of the variance that masks in each of these orders, (n, B) times,
-        leave in each block, (n, N).
+    def misfits(self, y: F32, valid: Flags, at: Displacement, courses: F64) -> F64:
+        """Return the logarithm of the variance that masks leave in each block, (n, N), if they are
+        shown with each of these courses, (n, 2, B).
+
+        The two rows of a course are the integrals of 1 and of time, −1 to 1, over the time that
+        each mask is shown.
         """
         pixels = self.blocks.take(y, valid)
-        masks = self.blocks.displaced(at)
-        fits = (self._fit_scene(masks, pixels, self._time[:, order]) for order in orders)
-        return np.array([(fit.variance + fit.floor).log().double().cpu().numpy() for fit in fits])
+        return (
+            variances(self.blocks.displaced(at), self._space, pixels, courses).log().cpu().numpy()
+        )
+
+    def unexplained(self, y: F32, valid: Flags, at: Displacement) -> F64:
+        """Return the logarithm of the share of the variance that the displaced masks leave in each
+        block, (N,).
+        """
+        pixels = self.blocks.take(y, valid)
+        mean = pixels.y.sum(-1, keepdim=True) / pixels.valid.sum(-1, keepdim=True).clamp_min(1.0)
+        whole = (pixels.y - mean * pixels.valid).square().sum(-1)
+        rest = self._fit_at(at, pixels).residual.square().sum(-1)
+        return ((rest + TINY) / (whole + TINY)).log().double().cpu().numpy()
 
     def search(self, y: F32, valid: Flags) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y
         best.
         """
         blocks, pixels = self.blocks.thinned(self.blocks.take(y, valid), _SEARCH_BLOCKS)
-        fitter = self._with(blocks)
+        fitter = self.behind(blocks)
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
         scores = [fitter._fit_at(candidate, pixels).misfit for candidate in candidates]
@@ -286,9 +299,9 @@ class MaskFitter:
         """Fit the scene behind the displaced masks."""
         return self._fit_scene(self.blocks.displaced(at), pixels)
 
-    def _fit_scene(self, masks: Tensor, pixels: Pixels, times: Tensor | None = None) -> SceneFit:
-        """Fit the scene in every block behind its masks, (N, B, p), at their times."""
-        through = torch.einsum("kb,nbp->nkp", self._time if times is None else times, masks)
+    def _fit_scene(self, masks: Tensor, pixels: Pixels) -> SceneFit:
+        """Fit the scene in every block behind its masks, (N, B, p)."""
+        through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(
             2
         ) * pixels.valid.unsqueeze(-1)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sci_stream.model import F64
+
 # Masks that open alike make the normal matrix singular.
 _RIDGE = 1e-5
 # A block counts from this brightness on, relative to the brightest one.
@@ -20,6 +22,8 @@ _STILL = 2.0
 _LEAST_VARIANCE = 0.1
 # Relative variance that no camera is below: masks are not known better than to a thousandth.
 _FINEST = 1e-6
+# Fits of so many courses are found at once: more need more memory.
+_COURSES = 16
 TINY = 1e-12
 """Keeps quotients finite without light."""
 
@@ -97,6 +101,43 @@ class SceneFit:
         projection).
         """
         return columns - self.design @ torch.cholesky_solve(self.design.mT @ columns, self.factor)
+
+
+def variances(masks: Tensor, space: Tensor, pixels: Pixels, courses: F64) -> Tensor:
+    """Return the variance that the fit of a scene leaves in each block, (n, N), behind masks,
+    (N, B, p), that are shown with each of these courses, (n, 2, B).
+
+    ``space``, (3, p): functions of place. All fits follow from the products of masks and places:
+    that takes a fifth of the time of `SceneFit.of` for each.
+    """
+    blocks, frames, _ = masks.shape
+    known = (masks * pixels.valid.unsqueeze(1)).double()
+    parts = (known.unsqueeze(2) * space.double()).flatten(1, 2)
+    y = pixels.y.double()
+    products = (parts @ parts.mT).view(blocks, frames, 3, frames, 3)
+    products = products.permute(1, 3, 0, 2, 4).reshape(frames * frames, -1)
+    rights = (parts @ y.unsqueeze(-1)).view(blocks, frames, 3).transpose(0, 1).reshape(frames, -1)
+    power = y.square().sum(-1)
+    count = pixels.valid.double().sum(-1).clamp_min(1.0)
+    eye = torch.eye(6, dtype=torch.double, device=y.device)
+    results = []
+    for course in torch.split(torch.from_numpy(courses).to(y.device), _COURSES):
+        first, second = course.unbind(1)
+        pairs = torch.stack([first, first, second], 1).unsqueeze(-1)
+        pairs = (pairs * torch.stack([first, second, second], 1).unsqueeze(-2)).flatten(2)
+        sums = (pairs.flatten(0, 1) @ products).view(-1, 3, blocks, 3, 3)
+        normal = torch.empty(len(course), blocks, 6, 6, dtype=torch.double, device=y.device)
+        normal[..., :3, :3] = sums[:, 0]
+        normal[..., :3, 3:] = sums[:, 1]
+        normal[..., 3:, :3] = sums[:, 1].mT
+        normal[..., 3:, 3:] = sums[:, 2]
+        right = (course @ rights).view(-1, 2, blocks, 3).transpose(1, 2).reshape(-1, blocks, 6, 1)
+        level = normal.diagonal(dim1=-2, dim2=-1).mean(-1)
+        ridge = (_RIDGE * level + TINY)[..., None, None] * eye
+        scene = torch.linalg.solve(normal + ridge, right)
+        explained = (scene * (2 * right - normal @ scene)).sum((-2, -1))
+        results.append((power - explained).clamp_min(0.0) / count)
+    return torch.cat(results) + _FINEST * power.sum() / y.numel() + TINY
 
 
 def _variance(residual: Tensor, pixels: Pixels) -> Tensor:
