@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -402,11 +403,17 @@ class Engine:
                     )
                 self._initializer.keep(snapshot, planes, finite)
                 moving_fields: MovingFields = {}
+                before_image: tuple[Tensor, Tensor] | None = None
+                looking_s = 0.0
                 if self._seeks:
+                    began_s = time.perf_counter()
                     moving_fields, moving = self._as_moving_image(
                         self._measured(y, saturated), planes
                     )
+                    looking_s = time.perf_counter() - began_s
+                    self.costs.looks.note(looking_s, moving_fields["moving_share"])
                     if moving is not None:
+                        before_image = (video, facts[0])
                         video, residual = moving
                         facts = torch.cat((residual.unsqueeze(0), facts[1:]))
                 stopwatch.lap()
@@ -428,8 +435,9 @@ class Engine:
             report,
             snapshot.truth,
             stopwatch,
-            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9),
+            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9 - looking_s),
             reasons,
+            before_image,
         )
 
     @property

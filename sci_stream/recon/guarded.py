@@ -154,7 +154,7 @@ class GuardedSolver:
         failed: Callable[[Exception, Snapshot], None] | None = None,
     ) -> None:
         self.engine = engine
-        # A camera does not wait.
+        # A camera does not wait: whoever has its period decides for each snapshot.
         engine.seeks_moving_image = not guard.live
         self._guard = guard
         self._failed = failed
@@ -420,10 +420,12 @@ class GuardedSolver:
         health = None
         if self._monitor is not None:
             self._misfit = self._network_misfit(pending.own_residual, report.noise or 0.0)
+            # A residual that changes because an image was found says nothing about the masks.
+            checked, usual = pending.without_image(video, report)
             try:
                 if self._guard.live:
-                    self._look_at_sensor(snapshot, solved, video, self._monitor)
-                health = self._check(solved.snapshot, video, report, self._monitor)
+                    self._look_at_sensor(snapshot, solved, checked, self._monitor)
+                health = self._check(solved.snapshot, checked, usual, self._monitor)
             except Exception as error:
                 if self._failed is None:
                     raise

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.budget import BudgetController, SolveCosts
+from sci_stream.recon.budget import BudgetController, ImageLooks, SolveCosts
 from sci_stream.recon.settings import SolverSettings
 
 SETTINGS = SolverSettings(iterations=40, min_iterations=4)
@@ -133,3 +133,100 @@ def test_queue_drains_if_minimum_iterations_suffice(iteration_ms: float, fixed_m
         costs.record(budget, took_ms / 1e3)
         waiting_ms = max(0.0, waiting_ms + took_ms - 120.0)
     assert waiting_ms <= 2 * 120.0
+
+
+LOOKING = SolverSettings(iterations=10, min_iterations=4, moving_image=True)
+
+
+def looking(look_s: float | None, share: float = 0.0) -> BudgetController:
+    """Return a controller of solves of 10 ms an iteration, and looks of this time."""
+    costs = SolveCosts({10: 0.1})
+    if look_s is not None:
+        costs.looks.note(look_s, share)
+        while not costs.looks.is_due():
+            pass
+    return BudgetController(LOOKING, costs)
+
+
+def budget(controller: BudgetController, period_ms: int, backlog: int = 0) -> tuple[int, int]:
+    """Return the iterations of a snapshot without a look for an image, and with one."""
+    period_ns = period_ms * MS
+    iterations = controller.next_budget(period_ns=period_ns, backlog=backlog)
+    return iterations, controller.with_image(iterations, period_ns=period_ns)
+
+
+@pytest.mark.parametrize("look_s", [None, 0.01, 0.5])
+def test_look_without_load_takes_no_iterations(look_s: float | None) -> None:
+    assert budget(looking(look_s), 0) == (10, 10)
+    assert budget(looking(look_s), 1000) == (10, 10)
+
+
+def test_short_look_takes_time_left_for_jitter() -> None:
+    assert budget(looking(None), 118) == (10, 10)
+    assert budget(looking(0.012), 118) == (10, 10)
+
+
+def test_look_at_a_moving_scene_takes_iterations() -> None:
+    assert budget(looking(0.012, share=0.5), 118) == (10, 8)
+
+
+def test_long_look_takes_only_time_that_is_left() -> None:
+    assert budget(looking(0.05, share=0.5), 118) == (10, 0)
+
+
+def test_rig_under_load_does_not_look() -> None:
+    assert budget(looking(0.001, share=0.5), 1000, backlog=2)[1] == 0
+    assert budget(looking(0.001, share=0.5), 30)[1] == 0
+
+
+def test_settings_without_an_image_do_not_look() -> None:
+    settings = SolverSettings(iterations=10)
+    assert budget(BudgetController(settings, SolveCosts({10: 0.1})), 0)[1] == 0
+
+
+def test_scene_that_does_not_move_as_one_is_seldom_looked_at() -> None:
+    looks = ImageLooks()
+    looked = []
+    for _ in range(40):
+        looked.append(looks.is_due())
+        if looked[-1]:
+            looks.note(0.01, 0.0)
+    assert [at for at, look in enumerate(looked) if look] == [0, 2, 6, 14, 22, 30, 38]
+    looks.note(0.01, 0.3)
+    assert [looks.is_due() for _ in range(5)] == [True] * 5
+
+
+def test_long_look_on_a_busy_machine_is_forgotten() -> None:
+    looks = ImageLooks()
+    looks.note(10.0, 0.0)
+    for _ in range(1000):
+        looks.is_due()
+    assert looks.seconds is not None
+    assert looks.seconds < 0.1
+
+
+@given(
+    iteration_ms=st.floats(1.0, 25.0),
+    look_share=st.floats(0.01, 1.0),
+    found=st.lists(st.booleans(), min_size=200, max_size=200),
+)
+def test_looks_queue_nothing_and_cost_iterations_while_it_moves(
+    iteration_ms: float, look_share: float, found: list[bool]
+) -> None:
+    # A camera every 120 ms. A look that finds nothing is short.
+    costs = SolveCosts({10: iteration_ms / 100})
+    controller = BudgetController(LOOKING, costs)
+    look_ms = 10 * iteration_ms * look_share
+    waiting_ms = 0.0
+    for finds in found:
+        moved = costs.looks.moves
+        usual, with_image = budget(controller, 120, int(waiting_ms // 120))
+        solved = with_image or usual
+        took_ms = iteration_ms * solved
+        costs.record(solved, took_ms / 1e3)
+        assert moved or solved == usual
+        if with_image:
+            took_ms += look_ms if finds else 0.3 * look_ms
+            costs.looks.note((took_ms - iteration_ms * solved) / 1e3, 0.3 if finds else 0.0)
+        waiting_ms = max(0.0, waiting_ms + took_ms - 120.0)
+        assert waiting_ms <= 2 * 120.0

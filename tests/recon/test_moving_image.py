@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sci_stream
-from sci_stream.model import F32, BayerPhase
+from sci_stream.model import F32, BayerPhase, Snapshot
 from sci_stream.optics.bayer import sample_colours
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.half_precision import Precision
@@ -139,6 +139,13 @@ def test_mosaic_that_moves_as_one_gains_2_db(velocity: tuple[float, float]) -> N
     assert gain_db(scene, random_masks(scene.shape), RGGB) > 2
 
 
+def test_masks_with_large_elements_show_no_false_image() -> None:
+    fine = random_masks((N_FRAMES, SIZE // 2, SIZE // 2))
+    masks = np.kron(fine, np.ones((1, 2, 2), np.float32))
+    assert gain_db(pan(0.4, -1.3), masks) > 2
+    assert gain_db(swarm(), masks) > -0.05
+
+
 def test_mosaic_that_does_not_move_as_one_stays_as_solved() -> None:
     scene = coloured(swarm(), smooth_hue(0, 0))
     assert gain_db(scene, random_masks(scene.shape), RGGB) > -0.05
@@ -245,9 +252,52 @@ def test_nothing_is_done_where_nothing_can_be_told(shape: tuple[int, ...]) -> No
     assert with_moving_image(snapshot, scene, undenoised) is None
 
 
-def test_live_rig_does_not_look_for_it() -> None:
-    calibration = Calibration(random_masks((N_FRAMES, SIZE, SIZE)))
-    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+def pan_of_snapshots(count: int) -> tuple[Calibration, list[Snapshot]]:
+    """Return consecutive snapshots of a pan."""
+    phi = random_masks((N_FRAMES, SIZE, SIZE))
+    calibration = Calibration(phi)
+    times = np.arange(count * N_FRAMES) - (count * N_FRAMES - 1) / 2
+    scene = carried(texture(0, 160), np.outer(times, (0.2, -0.7)))
+    counts = [(phi * frames).sum(0) for frames in np.split(scene, count)]
+    return calibration, [calibration.snapshot("pan", seq, y) for seq, y in enumerate(counts)]
+
+
+def live_engine(calibration: Calibration) -> Engine:
+    settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=4, warm_start=True)
+    return Engine(calibration, make_denoiser("tv", CPU), CPU, settings)
+
+
+def test_image_changes_neither_the_next_start_nor_the_checks() -> None:
+    calibration, snapshots = pan_of_snapshots(3)
+    plain = live_engine(calibration)
+    looking = live_engine(calibration)
+    looking.seeks_moving_image = True
+    for snapshot in snapshots:
+        before, usual = plain.reconstruct(snapshot)
+        pending = looking.begin(snapshot)
+        video, report = pending.finish()
+        assert report.moving_share
+        assert not np.array_equal(video, before)
+        checked, without = pending.without_image(video, report)
+        np.testing.assert_array_equal(checked, before)
+        assert (without.residual, without.start) == (usual.residual, usual.start)
+    assert usual.start_reason == "warm"
+
+
+def test_look_counts_as_time_of_its_own() -> None:
+    calibration, (snapshot,) = pan_of_snapshots(1)
+    engine = live_engine(calibration)
+    engine.seeks_moving_image = True
+    _, report = engine.reconstruct(snapshot)
+    looks = engine.costs.looks
+    assert looks.moves
+    assert looks.seconds is not None
+    assert looks.seconds + engine.costs.seconds(4) == pytest.approx(report.solve_ns / 1e9, rel=0.05)
+
+
+def test_guard_of_a_live_rig_leaves_the_look_to_the_budget() -> None:
+    calibration, _ = pan_of_snapshots(1)
+    engine = live_engine(calibration)
     GuardedSolver(engine, Guard(live=True))
     assert not engine.seeks_moving_image
     GuardedSolver(engine, Guard())

@@ -371,6 +371,9 @@ class SolverThread:
             if self._section.adapt_budget
             else engine.settings.iterations
         )
+        with_image = self._controller.with_image(budget, period_ns=snapshot.period_ns)
+        engine.seeks_moving_image = with_image > 0
+        budget = with_image or budget
         while (
             pending := self._within_memory(
                 engine, snapshot.id, lambda: watch.begin(snapshot, budget)

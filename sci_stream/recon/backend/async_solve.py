@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from sci_stream.model import Array
 from sci_stream.recon.backend.transfers import Arrival, Stopwatch
@@ -34,6 +35,8 @@ class AsyncSolve:
     watch: Stopwatch
     finished: Callable[[SolveReport], None]
     reasons: Sequence[str]
+    before_image: tuple[Tensor, Tensor] | None = None
+    """The video and its residual without the moving image; None if there is none."""
     own_residual: float = math.nan
     """Residual of the solver's own video, before a data step; known once it is finished."""
 
@@ -64,6 +67,15 @@ class AsyncSolve:
         )
         self.finished(report)
         return video, report
+
+    def without_image(
+        self, video: npt.NDArray[np.floating[Any]], report: SolveReport
+    ) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
+        """Return the result of `finish` as it is without a moving image."""
+        if self.before_image is None:
+            return video, report
+        before, residual = self.before_image
+        return before.cpu().numpy(), replace(report, residual=float(residual))
 
 
 def video_psnr(video: npt.NDArray[np.floating[Any]], truth: Array) -> float:

@@ -121,6 +121,30 @@ def test_snapshots_are_solved_once_in_order(
         assert solved.times.started_ns <= solved.times.finished_ns
 
 
+@pytest.mark.parametrize("period_ns", [0, 1])
+def test_moving_image_is_looked_for_if_there_is_time(
+    start: Callable[..., Bench], period_ns: int
+) -> None:
+    phi = np.random.default_rng(0).random((3, 64, 64)).astype(np.float32)
+    calibration = Calibration(phi=phi, full_scale_dn=900.0)
+    counts = 900.0 * (phi * 0.5).sum(0)
+    snapshot = Snapshot(
+        id=SnapshotId("test", 0, 0),
+        counts=counts,
+        calibration_hash=calibration.hash,
+        n_frames=3,
+        host_time_ns=0,
+        period_ns=period_ns,
+    )
+    bench = start()
+    bench.solver.adopt(calibration)
+    bench.solver.submit(snapshot)
+    assert isinstance(bench.next(), Ready)
+    solved = bench.next()
+    assert isinstance(solved, Solved)
+    assert (solved.report.moving_share is None) == bool(period_ns)
+
+
 def test_unfit_snapshot_fails_alone(calibration: Calibration, start: Callable[..., Bench]) -> None:
     bench = start()
     bench.solver.adopt(calibration)
