@@ -1,4 +1,4 @@
-"""Study scenes that move as one, and clips that do not; the results are in moving-image.md.
+"""Study scenes with parts that move as one, and clips without; the results are in moving-image.md.
 
 ``python lab/research/moving_image.py [MASKS] [FRAMES] [NOISE] [CAMERA]`` prints the gain of a
 moving image, dB, and its share of the time of a default solve. MASKS: binary (default), grey or
@@ -10,7 +10,8 @@ SOLVER: auto, whose ITERATIONS are those of the settings. Belts move along one a
 are up to 1.5 px a frame.
 
 SCI_STREAM_DATA names the data: photographs of ``test/kodak24`` are moved by sinc interpolation, the
-first half for tuning, the second for reporting; clips of ``video_train/free`` are for tuning, of
+first half for tuning, the second for reporting, as a whole or one before another; clips of
+``video_train/free`` are for tuning, of
 ``video_train/research`` for reporting, all of one hue before a mosaic. Colour films of ``video``
 are cut into clips: even ones are for tuning, odd ones for reporting.
 """
@@ -72,6 +73,35 @@ def pans(data: Path, n_frames: int, half: slice) -> Iterator[tuple[str, F32]]:
         velocity = rng.uniform(-MAX_SPEED_PX, MAX_SPEED_PX, 2)
         frames = carried(half_size(read_rgb(path)), np.outer(times, velocity))
         yield path.stem, frames[:, 60 : 60 + SIZE, 60 : 60 + SIZE]
+
+
+def apart(data: Path, n_frames: int, half: slice) -> Iterator[tuple[str, F32]]:
+    """Yield a photograph before another one, which moves as well or is still, (B, SIZE, SIZE, 3).
+
+    It is a disc that moves with it, or the right half.
+    """
+    rng = np.random.default_rng(half.start)
+    times = np.arange(n_frames) - (n_frames - 1) / 2
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    paths = photographs(data, half)
+    for number, (behind, before) in enumerate(zip(paths, paths[5:] + paths[:5], strict=True)):
+        places = np.outer(times, rng.uniform(-MAX_SPEED_PX, MAX_SPEED_PX, 2))
+        moving = np.outer(times, rng.uniform(-MAX_SPEED_PX, MAX_SPEED_PX, 2))
+        if number % 4 > 1:
+            moving[:] = 0
+        if number % 2:
+            depth = np.stack([SIZE / 2 - columns + right for _, right in places])
+        else:
+            middle = SIZE / 2 + places
+            depth = np.stack([np.hypot(rows - y, columns - x) - 0.28 * SIZE for y, x in middle])
+        share = 1 / (1 + np.exp(3 * depth[..., None]))
+        crop = np.s_[:, 60 : 60 + SIZE, 60 : 60 + SIZE]
+        layers = [
+            carried(half_size(read_rgb(path)), where)[crop]
+            for path, where in ((behind, moving), (before, places))
+        ]
+        frames = (1 - share) * layers[0] + share * layers[1]
+        yield f"{before.stem} before {behind.stem}", frames.astype(np.float32)
 
 
 def photographs(data: Path, half: slice) -> list[Path]:
@@ -244,6 +274,8 @@ def main() -> None:
     halves = {
         "pans, tuning": pans(data, n_frames, slice(0, 12)),
         "pans, reporting": pans(data, n_frames, slice(12, 24)),
+        "apart, tuning": apart(data, n_frames, slice(0, 12)),
+        "apart, reporting": apart(data, n_frames, slice(12, 24)),
         "clips, tuning": clips(data / "video_train" / "free", n_frames, hue),
         "clips, reporting": clips(data / "video_train" / "research", n_frames, hue),
     }

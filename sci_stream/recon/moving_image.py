@@ -1,14 +1,16 @@
-"""A scene that moves as one: frames that are one displaced image, in place of frames of their own.
+"""Parts of a scene that move as one: an image that moves, in place of frames of their own.
 
-A pan, a belt or a shaking camera shows one image at another place in each frame. An image has as
-many pixels as a snapshot has measurements, so that least squares through the masks recovers it
-alone::
+A pan, a belt, a shaking camera or an object that passes shows one image at another place in each
+frame. An image has as many pixels as a snapshot has measurements, so that least squares through the
+masks recovers it alone::
 
     y = Σ_b φ_b · S_b u,   S_b u(p) = u(p − d_b)
 
-A solve does not know that, and its frames of such a scene are 5 to 10 dB worse. So the frames of a
-solve are registered, y corrects their displacements d_b, and the frames are replaced wherever the
-image predicts pixels of y that it was not fitted to. `moving_canvas` has S_b, of mosaics too.
+A solve does not know that, and its frames of such a part are 3 to 10 dB worse. So the frames of a
+solve are registered, and the part of the picture is found where they agree. y corrects the
+displacements d_b. The frames are replaced there if the image predicts pixels of y that it was not
+fitted to, by detail that their neighbours lack. Then the rest of the picture is registered in the
+same way. `moving_canvas` has S_b, of mosaics too.
 """
 
 from __future__ import annotations
@@ -23,14 +25,32 @@ import numpy as np
 from sci_stream.model import F32, BayerPhase
 from sci_stream.recon.moving_canvas import Canvas, CodedImage, Displacements
 
-# The constants below were chosen on twelve photographs and texts that move, and on 21 clips of
-# which none moves as one; those of mosaics on 24 photographs, and on 29 clips
-# (lab/research/moving-image.md).
+# The constants below were chosen on twelve photographs and texts that move, on nine scenes of two
+# photographs that move apart, and on 21 clips (lab/research/moving-image.md).
 
+# Parts of a scene that are looked for, and the pixels of the smallest one.
+_PARTS = 3
+_LEAST_PX = 2500
 # Standard deviations in px of the blur before frames are registered, and rounds with each.
 _REGISTRATION = ((2.0, 3), (1.0, 4))
+# Registrations of what agreed in the one before.
+_REGISTRATIONS = 2
 # Pixels at the edge that do not take part in the registration.
 _EDGE = 8
+# Variance of frames that are moved back, relative to that of frames as they are: none of a place
+# takes part in the registration, all of it does; it belongs to the part.
+_DISAGREE = 0.6
+_AGREE = 0.25
+_BELONGS = 0.75
+# Smaller differences of the frames are noise of the solve: the variance of frames as they are is at
+# least so large.
+_NOISE_VARIANCE = 1e-5
+# Width in px of the windows in which the variances are compared.
+_WINDOW = 17
+# Distance in px from one part to the next.
+_APART = 4
+# Parts that move less, in px from the first to the last frame, are still.
+_STILL_PX = 0.5
 # Frames as far from each other share too little of an image.
 _MAX_SPREAD = 0.5
 # Iterations of conjugate gradients from an even image, from one that is nearly right, from one that
@@ -41,38 +61,26 @@ _REFIT_ITERATIONS = 4
 _LAST_ITERATIONS = 6
 # Corrections of the displacements.
 _ROUNDS = 2
-# Share of the pixels that are predicted.
+# Share of the pixels that are predicted, in squares of this side: behind a pattern that shifts, a
+# pixel is nearly a copy of the next one.
 _HELD_OUT = 0.1
+_SQUARE_PX = 2
 # The denoised image takes part as so many observations of each pixel by an open mask.
 _PRIOR_WEIGHT = 0.3
 # Noise level of the denoiser, in the error of the image: neighbours share a part of the error.
 _DENOISED = 0.7
 _MIN_SIGMA = 2 / 255
-# Width in px of the windows in which errors are compared. Smaller ones took the image by chance, in
-# clips behind grey and shifting masks.
-_WINDOW = 49
+# Part of the fine detail of an image that y confirms: an image with less is wrong, one with more is
+# right. Its fine detail is what a Gaussian of this standard deviation in px takes away.
+_WRONG = 0.76
+_RIGHT = 0.84
+_FINE_PX = 1.0
+# Squared error of the prediction by neighbouring pixels in the solve, relative to that in the image:
+# with less the solve is better, with more the image may be. The solve knew the pixel.
+_SOLVE_IS_BETTER = 0.28
+_SOLVE_MAY_BE_WORSE = 0.36
 # Standard deviation in px of the blur between the image and the frames of the solve.
 _SEAM_PX = 4.0
-# Ratio of the squared difference of image and solve to the squared error of the image
-# from which on the image takes part, and from which on it is all.
-_DIFFER = (0.8, 1.28)
-_DIFFER_BY_FAR = (1.0, 2.0)
-# Variance of frames that are moved back, relative to that of frames as they are.
-_DISAGREE = 0.5
-_AGREE = 0.25
-# Squared error at a held-out pixel of those beside it in the solve, relative to that in the image.
-# The solve knew the pixel.
-_FORETOLD = (0.56, 0.66)
-_FORETOLD_IN_ALL = (0.55, 0.6)
-_FORETOLD_BETTER = (1.0, 1.2)
-# Masks that are alike beside a pixel tell less: that much more is asked for in all, by their
-# correlation. Behind masks of correlation 0.5, clips that do not move as one have up to 0.71, and
-# all pans but one 0.79 or more.
-_MORE_OF_ALIKE = 0.36
-# The same for the ratio of `_DIFFER`: one clip of 31 lost 0.25 dB behind grey masks without it.
-_DIFFER_MORE = 0.8
-# An image that leaves this share of its possible worth is given up before it is refined.
-_HOPELESS = 0.12
 
 _TINY = 1e-12
 
@@ -81,10 +89,10 @@ Denoise = Callable[[F32, float], F32]
 
 
 class MovingImage(NamedTuple):
-    """Frames of which some are one image.
+    """Frames of which some parts are images.
 
-    ``video`` (B, h, w); ``share`` of its pixels that are the image; ``velocity`` of the image in px
-    a frame, rows and columns.
+    ``video`` (B, h, w); ``share`` of its pixels that are images; ``velocity`` of the largest one in
+    px a frame, rows and columns.
     """
 
     video: F32
@@ -92,10 +100,19 @@ class MovingImage(NamedTuple):
     velocity: tuple[float, float]
 
 
+class _Part(NamedTuple):
+    """A part of the picture that moves as one: ``displacements`` (B, 2), and ``where``, (h, w), 1
+    in the part and 0 outside.
+    """
+
+    displacements: Displacements
+    where: F32
+
+
 def with_moving_image(
     snapshot: CodedImage, video: F32, denoise: Denoise, bayer: BayerPhase | None = None
 ) -> MovingImage | None:
-    """Replace the frames of a solve by one image that moves, wherever that predicts y better.
+    """Replace the frames of a solve by images that move, wherever these predict y.
 
     Parameters
     ----------
@@ -113,136 +130,126 @@ def with_moving_image(
     None where no part of the scene moves as one.
     """
     n_frames, *shape = video.shape
-    if n_frames < 2 or min(shape) < _WINDOW:
+    if n_frames < 2 or min(shape) <= 2 * _EDGE:
         return None
     brightness = video if bayer is None else _brightness(video)
-    displacements = _registered(brightness)
-    spread = np.ptp(displacements, axis=0)
-    if (spread > _MAX_SPREAD * np.array(shape)).any():
+    free = np.ones(shape, np.float32)
+    replaced = video
+    shares: dict[tuple[float, float], float] = {}
+    for _ in range(_PARTS):
+        part = _moving_part(brightness, free)
+        if part.where.sum() < _LEAST_PX:
+            break
+        free = free * (1 - cv2.dilate(part.where, np.ones((2 * _APART + 1,) * 2)))
+        spread = np.ptp(part.displacements, axis=0)
+        if spread.max() < _STILL_PX or (spread > _MAX_SPREAD * np.array(shape)).any():
+            continue
+        frames, trust, displacements = _frames_of(snapshot, part, video, denoise, bayer)
+        if trust > 0:
+            share = trust * part.where * _blurred(part.where, _SEAM_PX)
+            replaced = replaced + share * (frames - replaced)
+            shares[_velocity(displacements)] = float(share.mean())
+    if not shares:
         return None
-    test = _Test(snapshot, video, bayer)
-    canvas = Canvas(displacements, shape, _ROUNDS, bayer)
+    return MovingImage(replaced, sum(shares.values()), max(shares, key=lambda v: shares[v]))
+
+
+def _moving_part(frames: F32, free: F32) -> _Part:
+    """Return the part of the picture whose frames agree if they are moved back, within ``free``."""
+    smooth = [_blurred(frame, 1.0) for frame in frames]
+    as_they_are = np.maximum(_variance(smooth, np.zeros((len(frames), 2))), _NOISE_VARIANCE)
+    displacements = _registered(frames, free)
+    for _ in range(_REGISTRATIONS):
+        agreement = _variance(smooth, displacements) / as_they_are
+        weights = free * np.clip((_DISAGREE - agreement) / (_DISAGREE - _AGREE), 0, 1)
+        displacements = _registered(frames, weights, displacements)
+    agreement = _variance(smooth, displacements) / as_they_are
+    belongs = free * (agreement < _BELONGS)
+    where = cv2.erode(belongs.astype(np.float32), np.ones((3, 3)))
+    return _Part(displacements, where)
+
+
+def _frames_of(
+    snapshot: CodedImage, part: _Part, video: F32, denoise: Denoise, bayer: BayerPhase | None
+) -> tuple[F32, float, Displacements]:
+    """Return the frames of an image that moves, (B, h, w), how far they are to be trusted, 0 to 1,
+    and their displacements, (B, 2).
+    """
+    snapshot = snapshot._replace(weights=snapshot.weights * part.where)
+    canvas = Canvas(part.displacements, snapshot.y.shape, _ROUNDS, bayer)
+    test = _Test(snapshot)
     image = _fitted(test.fitted_to, canvas, canvas.even(snapshot), _FIRST_ITERATIONS)
-    if test.worth(canvas.frames(image)) < _HOPELESS:
-        return None
     for _ in range(_ROUNDS):
         image, steps = _fitted_with_motion(test.fitted_to, canvas, image)
         canvas.move(steps)
-    test.note_motion(canvas.displacements)
     image = _fitted(test.fitted_to, canvas, image, _NEXT_ITERATIONS)
-    sigma = max(_DENOISED * test.error(canvas.frames(image)), _MIN_SIGMA)
-    predicted = _denoised(test.fitted_to, canvas, image, denoise, sigma)
-    if not test.share(predicted, predicted).any():
-        return None
-    image = _fitted(snapshot, canvas, image, _REFIT_ITERATIONS)
-    frames = _denoised(snapshot, canvas, image, denoise, sigma)
-    share = test.share(predicted, frames)
-    if not share.any():
-        return None
-    replaced = video + share * (frames - video)
-    return MovingImage(replaced, float(share.mean()), _velocity(canvas.displacements))
+    sigma = max(_DENOISED * test.error(canvas, image), _MIN_SIGMA)
+    denoised = _denoised(test.fitted_to, canvas, image, denoise, sigma)
+    trust = test.confirmed(canvas, denoised)
+    trust *= test.better(canvas.frames(denoised), video, 1 if bayer is None else 2)
+    if trust > 0:
+        image = _fitted(snapshot, canvas, image, _REFIT_ITERATIONS)
+        image = _denoised(snapshot, canvas, image, denoise, sigma)
+    return canvas.frames(image), trust, canvas.displacements
 
 
 class _Test:
-    """Held-out pixels of y, which tell how wrong an image is that was fitted to the others.
+    """Held-out pixels of y, which tell how wrong an image is that was fitted to the others."""
 
-    An error e of the frames leaves Σ φ_b e_b of y. Errors that cancel in the sum over frames, as
-    those of motion do, leave e²·Σ_b (φ_b − φ̄)² in the mean.
-
-    Image and solve have errors in common: neither shows fine texture. Their difference is then
-    small where the image is better by far. So three statements of other kinds are asked for: the
-    pixels beside a held-out one predict it as well in the image as in the solve, the image differs
-    from the solve by at least its own error, and the frames of the solve agree where they are moved
-    back. Frames of a grey camera that differ by far need not agree.
-    """
-
-    def __init__(self, snapshot: CodedImage, video: F32, bayer: BayerPhase | None) -> None:
-        drawn = np.random.default_rng(0).random(snapshot.y.shape, np.float32)
-        self._held_out = snapshot.weights * (drawn < _HELD_OUT)
+    def __init__(self, snapshot: CodedImage) -> None:
+        height, width = snapshot.y.shape
+        squares = (-(-height // _SQUARE_PX), -(-width // _SQUARE_PX))
+        drawn = np.random.default_rng(0).random(squares) < _HELD_OUT
+        held_out = np.kron(drawn, np.ones((_SQUARE_PX, _SQUARE_PX), np.float32))
+        self._snapshot = snapshot
+        self._held_out: F32 = snapshot.weights * held_out[:height, :width].astype(np.float32)
         self.fitted_to = snapshot._replace(weights=snapshot.weights - self._held_out)
         """The snapshot without them."""
-        self._snapshot = snapshot
-        self._video = video
-        self._is_mosaic = bayer is not None
-        self._contrast = self._held_out * snapshot.phi.var(0) * len(snapshot.phi)
-
-    def note_motion(self, displacements: Displacements) -> None:
-        """Count only the contrast of the masks as they pass over the image, and find where the
-        frames of the solve agree if they are moved back.
-        """
-        self._modulation = _modulation(self._snapshot.phi, displacements)
-        self._contrast = self._modulation * self._contrast
-        brightness = _brightness(self._video) if self._is_mosaic else self._video
-        smooth = [_blurred(frame, 1.0) for frame in brightness]
-        moved_back = _disagreement(smooth, displacements)
-        as_they_are = _disagreement(smooth, np.zeros_like(displacements))
-        self._agreement = _ramp(_quotient(moved_back, as_they_are), _DISAGREE, _AGREE)
 
     def _missed(self, frames: F32) -> F32:
-        """Return the squared error of the prediction where it is tested, (h, w)."""
-        missed = self._snapshot.y - (self._snapshot.phi * frames).sum(0)
-        squared: F32 = self._held_out * missed**2
-        return squared
+        """Return y less its prediction by frames, (h, w)."""
+        missed: F32 = self._snapshot.y - (self._snapshot.phi * frames).sum(0)
+        return missed
 
-    def _apart(self, frames: F32) -> F32:
-        """Return the squared difference from the frames of the solve, (h, w)."""
-        squared: F32 = ((frames - self._video) ** 2).mean(0)
-        return squared
+    def _squared(self, frames: F32) -> float:
+        """Return the sum of the squared errors of the prediction."""
+        return float((self._held_out * self._missed(frames) ** 2).sum())
 
-    def error(self, frames: F32) -> float:
-        """Return the root mean square error of frames that were fitted to the other pixels."""
-        contrast = max(float(self._contrast.sum()), _TINY)
-        return math.sqrt(float(self._missed(frames).sum()) / contrast)
+    def error(self, canvas: Canvas, image: F32) -> float:
+        """Return the root mean square error of an image.
 
-    def worth(self, frames: F32) -> float:
-        """Return the squared error of the solve and that of these frames, over the latter."""
-        return float(self._apart(frames).mean()) / max(self.error(frames) ** 2, _TINY)
-
-    def share(self, predicted: F32, frames: F32) -> F32:
-        """Return the share of ``frames``, (h, w), in the result.
-
-        Parameters
-        ----------
-        predicted, frames
-            (B, h, w), fitted without and with the pixels that are held out.
+        An error e of the frames leaves Σ φ_b e_b of y. Errors that cancel in the sum over frames,
+        as those of motion do, leave e²·Σ_b (φ_b − φ̄)² in the mean, as far as the masks differ as
+        they pass over the image.
         """
-        spread = _spread_of_errors(self._snapshot.phi, self._missed(predicted), self._held_out)
-        contrast = self._modulation * self._held_out * spread
-        # The next pixel of its colour is farther away in a mosaic.
-        apart_px = 2 if self._is_mosaic else 1
-        alike = _likeness(self._snapshot.phi, apart_px)
-        ratio = self._ratio(predicted, frames, contrast)
-        differ = _ramp(ratio - _DIFFER_MORE * alike, *_DIFFER)
-        beside, beside_solve = (
-            self._missed(_beside(video, apart_px)) for video in (predicted, self._video)
-        )
-        local = _quotient(_averaged(beside_solve), _averaged(beside))
-        whole = _quotient(beside_solve.sum(), beside.sum())
-        whole -= _MORE_OF_ALIKE * alike
-        foretold = _ramp(local, *_FORETOLD) * _ramp(whole, *_FORETOLD_IN_ALL)
-        foretold_better = self._modulation * local - _MORE_OF_ALIKE * alike
-        better = np.maximum(differ, _ramp(foretold_better, *_FORETOLD_BETTER))
-        share = better * self._agreement
-        if not self._is_mosaic:
-            by_far = self._ratio(predicted, frames, self._contrast)
-            share = np.maximum(share, _ramp(by_far, *_DIFFER_BY_FAR))
-        return _blurred(share * foretold, _SEAM_PX)
+        phi = self._snapshot.phi
+        contrast = float((self._held_out * phi.var(0)).sum()) * len(phi)
+        contrast *= _modulation(phi, canvas.displacements)
+        return math.sqrt(self._squared(canvas.frames(image)) / max(contrast, _TINY))
 
-    def _ratio(self, predicted: F32, frames: F32, contrast: F32) -> F32:
-        """Return the squared difference of both over the squared error of the image, (h, w)."""
-        missed = _averaged(self._missed(predicted))
-        difference = _averaged(self._apart(frames)) * _averaged(contrast)
-        return _quotient(difference, missed)
+    def confirmed(self, canvas: Canvas, image: F32) -> float:
+        """Return 1 for an image whose fine detail y confirms, 0 for one with detail of its own, and
+        shares between.
 
+        Noise of y changes neither: the detail is regressed on y.
+        """
+        smooth = image.copy()
+        brightness = canvas.parts[0].where
+        smooth[brightness] = _blurred(image[brightness], _FINE_PX)
+        unexplained = self._missed(canvas.frames(smooth))
+        detail = self._held_out * (unexplained - self._missed(canvas.frames(image)))
+        confirmed = float((detail * unexplained).sum()) / max(float((detail**2).sum()), _TINY)
+        confirmed *= _modulation(self._snapshot.phi, canvas.displacements)
+        return float(np.clip((confirmed - _WRONG) / (_RIGHT - _WRONG), 0, 1))
 
-def _ramp(value: F32, none: float, full: float) -> F32:
-    """Return 0 at ``none``, 1 at ``full``, and shares between."""
-    share: F32 = np.clip((value - none) / (full - none), 0, 1, dtype=np.float32)
-    return share
-
-
-def _quotient(dividend: F32, divisor: F32) -> F32:
-    return np.divide(dividend, np.maximum(divisor, _TINY), dtype=np.float32)
+    def better(self, frames: F32, video: F32, step: int) -> float:
+        """Return 0 where the solve is better than the image, 1 where it may be worse, and shares
+        between; ``step`` is the distance in px of pixels of one colour.
+        """
+        solve = self._squared(_beside(video, step))
+        ratio = solve / max(self._squared(_beside(frames, step)), _TINY)
+        span = _SOLVE_MAY_BE_WORSE - _SOLVE_IS_BETTER
+        return float(np.clip((ratio - _SOLVE_IS_BETTER) / span, 0, 1))
 
 
 def _brightness(mosaics: F32) -> F32:
@@ -251,44 +258,20 @@ def _brightness(mosaics: F32) -> F32:
     return np.stack([cv2.sepFilter2D(mosaic, -1, weights, weights) for mosaic in mosaics])
 
 
-def _beside(video: F32, apart_px: int) -> F32:
-    """Return at each pixel the mean of the next four of its colour, (B, h, w)."""
-    kernel = np.zeros((2 * apart_px + 1, 2 * apart_px + 1), np.float32)
-    kernel[[0, apart_px, apart_px, -1], [apart_px, 0, -1, apart_px]] = 0.25
-    return np.stack([cv2.filter2D(frame, -1, kernel) for frame in video])
+def _beside(frames: F32, step: int) -> F32:
+    """Return at each pixel the mean of the four at this distance, (B, h, w)."""
+    kernel = np.zeros((2 * step + 1,) * 2, np.float32)
+    kernel[[0, step, step, -1], [step, 0, -1, step]] = 0.25
+    return np.stack([cv2.filter2D(frame, -1, kernel) for frame in frames])
 
 
-def _likeness(phi: F32, apart_px: int) -> float:
-    """Return the correlation, 0 to 1, of masks with themselves at pixels beside."""
-    contrast = phi - phi.mean(0)
-    below = (contrast[:, apart_px:] * contrast[:, :-apart_px]).mean()
-    right = (contrast[..., apart_px:] * contrast[..., :-apart_px]).mean()
-    variance = max(float(np.square(contrast).mean()), _TINY)
-    return float(np.clip((below + right) / 2 / variance, 0, 1))
-
-
-def _disagreement(frames: Sequence[F32], displacements: Displacements) -> F32:
-    """Return the variance of frames that are moved back, (h, w)."""
+def _variance(frames: Sequence[F32], displacements: Displacements) -> F32:
+    """Return the variance of frames that are moved back, (h, w), in windows."""
     variance = _aligned(frames, displacements).var(0)
     edges = (_EDGE,) * 4
-    return _averaged(cv2.copyMakeBorder(variance, *edges, cv2.BORDER_REFLECT))
-
-
-def _spread_of_errors(phi: F32, missed: F32, held_out: F32) -> F32:
-    """Return how much of the squared error of frames is left in y, (h, w).
-
-    Errors e_b whose sum is zero leave less than independent ones. Their parts, a with zero sum and
-    c in common, follow from y: they leave a·(BΣφ² − (Σφ)²)/(B − 1) and c·(Σφ)².
-    """
-    n_frames = len(phi)
-    common = phi.sum(0) ** 2
-    opposite = (n_frames * (phi**2).sum(0) - common) / (n_frames - 1)
-    tested = held_out > 0
-    terms = np.stack([opposite[tested], common[tested]], axis=1)
-    (a, c), *_ = np.linalg.lstsq(terms, missed[tested], rcond=None)
-    share = float(np.clip(c / max(a + c, _TINY), 0, 1 / n_frames))
-    spread: F32 = ((1 - share) * opposite + share * common).astype(np.float32)
-    return spread
+    whole = cv2.copyMakeBorder(variance, *edges, cv2.BORDER_REFLECT)
+    averaged = cv2.blur(whole, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
+    return averaged.astype(np.float32, copy=False)
 
 
 def _modulation(phi: F32, displacements: Displacements) -> float:
@@ -302,32 +285,36 @@ def _modulation(phi: F32, displacements: Displacements) -> float:
     return float(np.clip((1 - shared) / (1 - 1 / len(phi)), 0, 1))
 
 
-def _averaged(image: F32) -> F32:
-    averaged = cv2.blur(image, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
-    return averaged.astype(np.float32, copy=False)
-
-
 def _blurred(image: F32, blur_px: float) -> F32:
     return cv2.GaussianBlur(image, (0, 0), blur_px).astype(np.float32, copy=False)
 
 
-def _registered(frames: F32) -> Displacements:
-    """Return the displacement of each frame from the mean of all, (B, 2); ``frames`` (B, h, w)."""
+def _registered(
+    frames: F32, weights: F32, displacements: Displacements | None = None
+) -> Displacements:
+    """Return the displacement of each frame from the mean of all, (B, 2).
+
+    ``frames`` (B, h, w) begin at ``displacements``, 0 for None; ``weights``, (h, w), say which
+    pixels count.
+    """
     n_frames = len(frames)
     times = _times(n_frames)
-    displacements = np.zeros((n_frames, 2))
+    displacements = np.zeros((n_frames, 2)) if displacements is None else displacements
+    inside = slice(_EDGE, -_EDGE)
+    weights = weights[inside, inside].ravel()
     for blur, rounds in _REGISTRATION:
         blurred = [_blurred(frame, blur) for frame in frames]
         for _ in range(rounds):
             aligned = _aligned(blurred, displacements)
             mean = aligned.mean(0)
             slopes = np.stack([slope.ravel() for slope in np.gradient(mean)])
-            normal = slopes @ slopes.T + 1e-9 * np.eye(2)
-            steps = (mean - aligned).reshape(n_frames, -1) @ slopes.T
+            weighted = weights * slopes
+            normal = weighted @ slopes.T + 1e-9 * np.eye(2)
+            steps = (mean - aligned).reshape(n_frames, -1) @ weighted.T
             steps = np.linalg.solve(normal, steps.T).T
             if blur > 1:  # a velocity first: single frames may lock to another part of a texture
                 steps = np.outer(times, _velocity(steps))
-            displacements += steps
+            displacements = displacements + steps
             displacements -= displacements.mean(0)
     return displacements
 
@@ -434,9 +421,9 @@ def _fitted_with_motion(
 def _denoised(
     snapshot: CodedImage, canvas: Canvas, image: F32, denoise: Denoise, sigma: float
 ) -> F32:
-    """Return the frames of an image that was denoised and then fitted to y again."""
+    """Return an image that was denoised and then fitted to y again."""
     prior = np.empty_like(image)
     for part in canvas.parts:
         # Differences of colours are about 0.
         prior[part.where] = denoise(image[part.where] + part.middle, sigma) - part.middle
-    return canvas.frames(_fitted(snapshot, canvas, prior, _LAST_ITERATIONS, prior=prior))
+    return _fitted(snapshot, canvas, prior, _LAST_ITERATIONS, prior=prior)
