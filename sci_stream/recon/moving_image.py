@@ -75,8 +75,8 @@ _MIN_SIGMA = 2 / 255
 _WRONG = 0.76
 _RIGHT = 0.84
 _FINE_PX = 1.0
-# Squared error of the prediction by neighbouring pixels in the solve, relative to that in the image:
-# with less the solve is better, with more the image may be. The solve knew the pixel.
+# Squared error of the prediction by neighbouring pixels in the solve, relative to that in the
+# image: with less the solve is better, with more the image may be. The solve knew the pixel.
 _SOLVE_IS_BETTER = 0.28
 _SOLVE_MAY_BE_WORSE = 0.36
 # Standard deviation in px of the blur between the image and the frames of the solve.
@@ -137,10 +137,13 @@ def with_moving_image(
     replaced = video
     shares: dict[tuple[float, float], float] = {}
     for _ in range(_PARTS):
+        if free.sum() < _LEAST_PX:
+            break
         part = _moving_part(brightness, free)
         if part.where.sum() < _LEAST_PX:
             break
-        free = free * (1 - cv2.dilate(part.where, np.ones((2 * _APART + 1,) * 2)))
+        around = cv2.dilate(part.where, np.ones((2 * _APART + 1,) * 2))
+        free = (free * (1 - around)).astype(np.float32)
         spread = np.ptp(part.displacements, axis=0)
         if spread.max() < _STILL_PX or (spread > _MAX_SPREAD * np.array(shape)).any():
             continue
@@ -157,16 +160,17 @@ def with_moving_image(
 def _moving_part(frames: F32, free: F32) -> _Part:
     """Return the part of the picture whose frames agree if they are moved back, within ``free``."""
     smooth = [_blurred(frame, 1.0) for frame in frames]
-    as_they_are = np.maximum(_variance(smooth, np.zeros((len(frames), 2))), _NOISE_VARIANCE)
-    displacements = _registered(frames, free)
+    unmoved = np.zeros((len(frames), 2))
+    as_they_are = np.maximum(_variance(smooth, unmoved), _NOISE_VARIANCE)
+    displacements = _registered(frames, free, unmoved)
     for _ in range(_REGISTRATIONS):
         agreement = _variance(smooth, displacements) / as_they_are
         weights = free * np.clip((_DISAGREE - agreement) / (_DISAGREE - _AGREE), 0, 1)
-        displacements = _registered(frames, weights, displacements)
+        displacements = _registered(frames, weights, displacements, _REGISTRATION[-1:])
     agreement = _variance(smooth, displacements) / as_they_are
     belongs = free * (agreement < _BELONGS)
     where = cv2.erode(belongs.astype(np.float32), np.ones((3, 3)))
-    return _Part(displacements, where)
+    return _Part(displacements, where.astype(np.float32, copy=False))
 
 
 def _frames_of(
@@ -267,11 +271,11 @@ def _beside(frames: F32, step: int) -> F32:
 
 def _variance(frames: Sequence[F32], displacements: Displacements) -> F32:
     """Return the variance of frames that are moved back, (h, w), in windows."""
-    variance = _aligned(frames, displacements).var(0)
+    variance: F32 = _aligned(frames, displacements).var(0)
     edges = (_EDGE,) * 4
     whole = cv2.copyMakeBorder(variance, *edges, cv2.BORDER_REFLECT)
-    averaged = cv2.blur(whole, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
-    return averaged.astype(np.float32, copy=False)
+    averaged: F32 = cv2.blur(whole, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
+    return averaged
 
 
 def _modulation(phi: F32, displacements: Displacements) -> float:
@@ -290,19 +294,20 @@ def _blurred(image: F32, blur_px: float) -> F32:
 
 
 def _registered(
-    frames: F32, weights: F32, displacements: Displacements | None = None
+    frames: F32,
+    weights: F32,
+    displacements: Displacements,
+    stages: Sequence[tuple[float, int]] = _REGISTRATION,
 ) -> Displacements:
     """Return the displacement of each frame from the mean of all, (B, 2).
 
-    ``frames`` (B, h, w) begin at ``displacements``, 0 for None; ``weights``, (h, w), say which
-    pixels count.
+    ``frames`` (B, h, w) begin at ``displacements``; ``weights``, (h, w), say which pixels count.
     """
     n_frames = len(frames)
     times = _times(n_frames)
-    displacements = np.zeros((n_frames, 2)) if displacements is None else displacements
     inside = slice(_EDGE, -_EDGE)
     weights = weights[inside, inside].ravel()
-    for blur, rounds in _REGISTRATION:
+    for blur, rounds in stages:
         blurred = [_blurred(frame, blur) for frame in frames]
         for _ in range(rounds):
             aligned = _aligned(blurred, displacements)
