@@ -67,10 +67,12 @@ class ShownExposure(NamedTuple):
 
     ``courses``, (2, B): for each mask the integrals over the time that it is shown, of 1 and of
     time, which runs from −1 in the first frame to 1 in the last. ``text`` names the fault.
+    ``corrects`` is False where the masks are left as they are.
     """
 
     courses: F64
     text: str
+    corrects: bool = True
 
     @property
     def light(self) -> tuple[float, ...]:
@@ -112,15 +114,16 @@ class ShownMasks:
     @property
     def light(self) -> tuple[float, ...]:
         """The light of each mask that the exposures show; empty if it is as planned."""
-        return self._lights[self._shown].light if self._shown else ()
+        shown = self._lights[self._shown]
+        return shown.light if self._shown and shown.corrects else ()
 
     @property
     def defects(self) -> list[Defect]:
         """The difference of the exposures from the plan."""
         defects = []
         if self._shown:
-            text = self._lights[self._shown].text
-            defects.append(Defect("uneven_exposure", text, corrected=True))
+            shown = self._lights[self._shown]
+            defects.append(Defect("uneven_exposure", shown.text, corrected=shown.corrects))
         if self._order:
             defects.append(Defect("mask_order", self._orders[self._order].text))
         return defects
@@ -258,7 +261,8 @@ def _lights(n_frames: int) -> Iterator[ShownExposure]:
             masks = list(range(n_frames))
             masks[absent] = twice
             text = f"mask {twice} is shown in place of mask {absent}, too: load the patterns again"
-            yield ShownExposure(_courses(_frames(masks), n_frames), text)
+            # The light that snapshots show one by one (`sci_stream.recon.light`) is nearer.
+            yield ShownExposure(_courses(_frames(masks), n_frames), text, corrects=False)
 
 
 def _lamps(planned: F64) -> list[F64]:

@@ -271,11 +271,11 @@ def _beside(frames: F32, step: int) -> F32:
 
 def _variance(frames: Sequence[F32], displacements: Displacements) -> F32:
     """Return the variance of frames that are moved back, (h, w), in windows."""
-    variance: F32 = _aligned(frames, displacements).var(0)
+    variance = _aligned(frames, displacements).var(0)
     edges = (_EDGE,) * 4
     whole = cv2.copyMakeBorder(variance, *edges, cv2.BORDER_REFLECT)
-    averaged: F32 = cv2.blur(whole, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
-    return averaged
+    averaged = cv2.blur(whole, (_WINDOW, _WINDOW), borderType=cv2.BORDER_REFLECT)
+    return np.asarray(averaged, np.float32)
 
 
 def _modulation(phi: F32, displacements: Displacements) -> float:
