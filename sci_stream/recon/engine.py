@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -70,8 +69,12 @@ from sci_stream.recon.initialization.initializer import (
 )
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
-from sci_stream.recon.moving_canvas import CodedImage
-from sci_stream.recon.moving_image import with_moving_image
+from sci_stream.recon.moving_look import (
+    NO_LOOK,
+    MovingFields,
+    MovingLook,
+    look_for_moving_image,
+)
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recon.warm_up import WarmUp
@@ -79,10 +82,6 @@ from sci_stream.reports import SolveReport
 
 Watch = Callable[[Tensor], None]
 """Called with the video after each iteration; must not write to it."""
-
-MovingFields = dict[str, Any]
-"""Fields of a `SolveReport` about an image that moves; empty where none was looked for."""
-_NOTHING_MOVES: MovingFields = {"moving_share": 0.0, "moving_x_px": None, "moving_y_px": None}
 
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that
 # are not finite, since squares of floats near the largest overflow.
@@ -402,20 +401,15 @@ class Engine:
                         iterations, self._between, watch, *tensors
                     )
                 self._initializer.keep(snapshot, planes, finite)
-                moving_fields: MovingFields = {}
-                before_image: tuple[Tensor, Tensor] | None = None
-                looking_s = 0.0
+                look = NO_LOOK
                 if self._seeks:
-                    began_s = time.perf_counter()
-                    moving_fields, moving = self._as_moving_image(
-                        self._measured(y, saturated), planes
-                    )
-                    looking_s = time.perf_counter() - began_s
-                    self.costs.looks.note(looking_s, moving_fields["moving_share"])
-                    if moving is not None:
-                        before_image = (video, facts[0])
-                        video, residual = moving
-                        facts = torch.cat((residual.unsqueeze(0), facts[1:]))
+                    look = self._look(self._measured(y, saturated), planes)
+                    self.costs.looks.note(look.seconds, look.fields["moving_share"])
+                before_image: tuple[Tensor, Tensor] | None = None
+                if look.found is not None:
+                    before_image = (video, facts[0])
+                    video, residual = look.found
+                    facts = torch.cat((residual.unsqueeze(0), facts[1:]))
                 stopwatch.lap()
                 arrival = self._transfers.download(video, facts)
         finally:
@@ -427,7 +421,7 @@ class Engine:
             saturated_fraction=saturated_fraction,
             masks_at=self.masks.correction.to_text,
             light_depth=self.masks.correction.light_depth,
-            **moving_fields,
+            **look.fields,
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(
@@ -435,7 +429,9 @@ class Engine:
             report,
             snapshot.truth,
             stopwatch,
-            lambda solved: self.costs.record(solved.iterations, solved.solve_ns / 1e9 - looking_s),
+            lambda solved: self.costs.record(
+                solved.iterations, solved.solve_ns / 1e9 - look.seconds
+            ),
             reasons,
             before_image,
         )
@@ -550,39 +546,19 @@ class Engine:
         of_frames = self._denoiser is not None and not isinstance(self._denoiser, VideoDenoiser)
         return self.seeks_moving_image and self.settings.moving_image and of_frames
 
-    def _as_moving_image(
+    def _look(
         self, measurement: Measurement, planes: Tensor, turns: tuple[int, ...] | None = None
-    ) -> tuple[MovingFields, tuple[Tensor, Tensor] | None]:
-        """Return the motion of an image, and the video, (B, H, W), with it and its residual, ().
-
-        No video where no part of the scene moves as one, or where the solve diverged. The host
-        waits.
-        """
-        weights = (measurement.r_inv > 0).to(planes.dtype)
-        parts = (measurement.y, measurement.phi, weights, planes)
-        *coded, frames = (self.masks.images(part).cpu().numpy() for part in parts)
-        moving = with_moving_image(
-            CodedImage(*coded), frames, self._denoised, self.calibration.bayer
-        )
-        if moving is None:
-            return _NOTHING_MOVES, None
-        down, right = moving.velocity
-        fields: MovingFields = {
-            "moving_share": moving.share,
-            "moving_x_px": right,
-            "moving_y_px": down,
-        }
-        planes = self.masks.planes(torch.from_numpy(moving.video).to(planes))
-        *_, residual = measurement.figures(planes)
-        return fields, (self.masks.merged(planes, turns).to(self._video_dtype), residual)
-
-    def _denoised(self, image: F32, sigma: float) -> F32:
-        """Denoise an image of one colour, (H, W)."""
+    ) -> MovingLook:
+        """Look for images that move; parameters as of `look_for_moving_image`."""
         denoiser = self._abilities.before
         assert denoiser is not None
-        noisy = torch.from_numpy(image).to(self.device)
-        denoised: F32 = denoiser(noisy.unsqueeze(0), sigma).squeeze(0).cpu().numpy()
-        return denoised
+        look = look_for_moving_image(
+            measurement, planes, self.masks, denoiser, self.calibration.bayer, turns=turns
+        )
+        if look.found is None:
+            return look
+        video, residual = look.found
+        return look._replace(found=(video.to(self._video_dtype), residual))
 
     def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
         """Find the start of a solve: warm, or cold without past."""
@@ -680,13 +656,11 @@ class Engine:
             for tail, planes in zip(tails, joint.chunk(len(tails)), strict=True):
                 *_, residual = tail.measurement.figures(planes)
                 video = self.masks.merged(planes, tail.turns).to(self._video_dtype)
-                moving_fields: MovingFields = {}
+                look = NO_LOOK
                 if self._seeks:
-                    moving_fields, moving = self._as_moving_image(
-                        tail.measurement, planes, tail.turns
-                    )
-                    video, residual = moving or (video, residual)
-                finished.append((video.cpu().numpy(), float(residual), moving_fields))
+                    look = self._look(tail.measurement, planes, tail.turns)
+                video, residual = look.found or (video, residual)
+                finished.append((video.cpu().numpy(), float(residual), look.fields))
         return finished
 
     def _problem(
