@@ -100,7 +100,7 @@ class MovingImage(NamedTuple):
     velocity: tuple[float, float]
 
 
-class _Part(NamedTuple):
+class _MovingPart(NamedTuple):
     """A part of the picture that moves as one: ``displacements`` (B, 2), and ``where``, (h, w), 1
     in the part and 0 outside.
     """
@@ -157,7 +157,7 @@ def with_moving_image(
     return MovingImage(replaced, sum(shares.values()), max(shares, key=lambda v: shares[v]))
 
 
-def _moving_part(frames: F32, free: F32) -> _Part:
+def _moving_part(frames: F32, free: F32) -> _MovingPart:
     """Return the part of the picture whose frames agree if they are moved back, within ``free``."""
     smooth = [_blurred(frame, 1.0) for frame in frames]
     unmoved = np.zeros((len(frames), 2))
@@ -170,11 +170,11 @@ def _moving_part(frames: F32, free: F32) -> _Part:
     agreement = _variance(smooth, displacements) / as_they_are
     belongs = free * (agreement < _BELONGS)
     where = cv2.erode(belongs.astype(np.float32), np.ones((3, 3)))
-    return _Part(displacements, where.astype(np.float32, copy=False))
+    return _MovingPart(displacements, where.astype(np.float32, copy=False))
 
 
 def _frames_of(
-    snapshot: CodedImage, part: _Part, video: F32, denoise: Denoise, bayer: BayerPhase | None
+    snapshot: CodedImage, part: _MovingPart, video: F32, denoise: Denoise, bayer: BayerPhase | None
 ) -> tuple[F32, float, Displacements]:
     """Return the frames of an image that moves, (B, h, w), how far they are to be trusted, 0 to 1,
     and their displacements, (B, 2).
@@ -235,7 +235,8 @@ class _Test:
         """Return 1 for an image whose fine detail y confirms, 0 for one with detail of its own, and
         shares between.
 
-        Noise of y changes neither: the detail is regressed on y.
+        Noise of y changes neither: y, less its prediction by the smooth image, is regressed on the
+        detail.
         """
         smooth = image.copy()
         brightness = canvas.parts[0].where
