@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -65,19 +64,6 @@ _LEAST_CELLS = 0.0075
 _LEAST_LAG = 0.06
 # A larger estimate has another cause.
 _MAX_LAG = 0.5
-
-# Edges that move away leave a copy of themselves, also where the scene never rests. They come
-# without one: so the snapshot after says by how much edges of the scene seem to stay. Right rigs of
-# eight scenes show an excess of up to 0.033, lag of 15 % 0.05 to 0.13 in four of them. The rest
-# shows once the estimate is corrected.
-_LEAST_OF_EDGES = 0.05
-# An edge from one cell to the next, in units of white.
-_SHARP = 0.05
-# A larger share is an edge of the scene.
-_MAX_SHARE = 0.5
-# Fewer edges say nothing, and fewer pairs of snapshots. Three quarters of the pairs show an excess.
-_EDGES = 30
-_FEWEST_PAIRS = 5
 
 # Gains of pixels are measured where a pixel rests within each of two snapshots, and is brighter in
 # one of them. There, the differences from its neighbours have two things in common: the gains of
@@ -148,8 +134,6 @@ class SensorFaults:
         self._step = 1 if calibration.bayer is None else 2
         self._pictures = deque[_Picture](maxlen=3)
         self._lags = deque[tuple[float, float]](maxlen=_LOOKS)
-        # Shares of the edges of the snapshot before, and of the one after, with their sizes.
-        self._edges = deque[tuple[F32, F32]](maxlen=_LOOKS)
         self._looks = deque[_Look](maxlen=_LOOKS)
         self._uncoded = UncodedLight(calibration)
         # (3, rows, columns) of blocks: sums over pairs of snapshots of products, squares, pixels.
@@ -176,7 +160,6 @@ class SensorFaults:
         """Forget all snapshots."""
         self._pictures.clear()
         self._lags.clear()
-        self._edges.clear()
         self._uncoded.forget()
         self._forget_pixels()
         self._dust.forget()
@@ -238,7 +221,6 @@ class SensorFaults:
             # The next picture is brighter or darker without lag.
             self._pictures.clear()
             self._lags.clear()
-            self._edges.clear()
         else:
             renewed |= {name: known[name] for name in LIGHT}
         others = [bool(renewed.get(name)) != bool(value) for name, value in known.items()]
@@ -264,9 +246,6 @@ class SensorFaults:
         lag = _fading(first, second, third) + corrected_lag
         backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
         self._lags.append((lag, lag - backwards))
-        shares = _edge_shares(first.mean, second.mean)
-        shares[:, 0] += corrected_lag
-        self._edges.append((shares, _edge_shares(third.mean, second.mean)))
 
     def _look(
         self, solved: Array, video: Array, corrected: SensorErrors, masks: MaskCorrection
@@ -330,15 +309,7 @@ class SensorFaults:
         return []
 
     def _lag(self) -> list[Defect]:
-        known = self.errors.lag
-        measured = [*self._lag_at_rest(), *self._lag_of_edges()]
-        certain = [lag for lag, is_certain in measured if is_certain]
-        if certain:
-            lag = certain[0]
-        elif not measured or max(lag for lag, _ in measured) > _STAYS * known:
-            lag = known
-        else:
-            lag = 0.0
+        lag = self._measured_lag()
         if not lag:
             return []
         self._estimates["lag"] = lag
@@ -349,29 +320,17 @@ class SensorFaults:
         )
         return [self._defect("image_lag", text)]
 
-    def _lag_at_rest(self) -> list[tuple[float, bool]]:
-        """Return the lag where the scene rests after a change, and whether it is certain; empty if
-        the scene rests nowhere.
-        """
+    def _measured_lag(self) -> float:
+        """Return the lag where the scene rests after a change, or the known one if it never rests."""
+        known = self.errors.lag
         lags = np.array([pair for pair in self._lags if np.isfinite(pair[0])])
         if len(lags) < _FEWEST:
-            return []
+            return known
         with_motion, lag = (float(value) for value in np.median(lags, 0))
         least = min(lag, float(np.quantile(lags[:, 0], 0.25)))
-        return [(lag, _LEAST_LAG < with_motion < _MAX_LAG and least >= _LEAST_LAG / 2)]
-
-    def _lag_of_edges(self) -> list[tuple[float, bool]]:
-        """Return the lag by edges of a snapshot that the next one still shows, more than it shows
-        those of the one after it, and whether it is certain; empty if few edges move away.
-        """
-        pairs = [pair for pair in self._edges if min(map(len, pair)) >= _EDGES]
-        if len(pairs) < _FEWEST_PAIRS:
-            return []
-        excesses = [_middle_share(pair[:1]) - _middle_share(pair[1:]) for pair in pairs]
-        before, after = zip(*pairs, strict=True)
-        lag = _middle_share(before) - _middle_share(after)
-        is_steady = float(np.quantile(excesses, 0.25)) > 0
-        return [(lag, is_steady and _LEAST_OF_EDGES < lag < _MAX_LAG)]
+        if _LEAST_LAG < with_motion < _MAX_LAG and least >= _LEAST_LAG / 2:
+            return lag
+        return known if lag > _STAYS * known else 0.0
 
     def _done(self, how: str) -> str:
         return f"{how}; " if self._correct else ""
@@ -415,28 +374,6 @@ def _fading(before: _Picture, now: _Picture, after: _Picture) -> float:
     if shows.mean() < _LEAST_CELLS:
         return math.nan
     return float((change * fading)[shows].sum() / (size[shows] ** 2).sum())
-
-
-def _edge_shares(other: F32, picture: F32) -> F32:
-    """Return the share that a picture has of each edge of another one, and the size of the edge,
-    (N, 2), where the scene has no such edge.
-    """
-    parts = []
-    for axis in (0, 1):
-        edges = np.diff(other, axis=axis)
-        sharp = np.abs(edges) > _SHARP
-        edges = edges[sharp]
-        share = np.diff(picture, axis=axis)[sharp] / edges
-        parts.append(np.stack([share, np.abs(edges)], 1)[np.abs(share) < _MAX_SHARE])
-    return np.concatenate(parts)
-
-
-def _middle_share(parts: Sequence[F32]) -> float:
-    """Return the median of shares, weighted by the sizes of the edges."""
-    shares, sizes = np.concatenate(parts).T
-    order = np.argsort(shares)
-    below = np.cumsum(sizes[order])
-    return float(shares[order][np.searchsorted(below, below[-1] / 2)])
 
 
 def _middle(size: int) -> slice:

@@ -221,6 +221,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
         )
         live = [recording.frame_of("video", seq).astype(np.float32) for seq in range(8)]
         masks_at = [text.decode() for text in recording.table["masks_at"].tolist()]
+        looked = np.isfinite(recording.table["moving_share"])
     # Every other door gives the same video and the same correction.
     data, options = (
         load_measurement(recorded),
@@ -231,7 +232,9 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     with pytest.warns(DataWarning, match="the light changes by"):
         streamed = list(sci_stream.reconstruct_stream(counts, data.masks, **options))
     assert [solved.report.masks_at for solved in streamed] == masks_at
-    np.testing.assert_allclose([solved.video for solved in streamed], live, atol=2**-10)
+    for solved, video, has_looked in zip(streamed, live, looked, strict=True):
+        if has_looked or not solved.report.moving_share:  # a rig looks for it where it has time
+            np.testing.assert_allclose(solved.video, video, atol=2**-10)
     assert max(differences(recorded, replay(recorded, ReplayPlan()).path).values()) <= 2**-10
     # These know all snapshots from the beginning.
     with pytest.warns(DataWarning, match="the light changes by"):

@@ -82,7 +82,11 @@ class UncodedLight:
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
         self._step = 1 if calibration.bayer is None else 2
+        self._looks = deque[F64](maxlen=_LOOKS)
+        self.lines = LineOffsets()
         self._possible = min(calibration.shape) >= _LEAST_PX
+        if not self._possible:
+            return
         spread = [_spread(size) for size in calibration.shape]
         self._places: tuple[Any, ...] = (..., *np.ix_(*(places for places, _ in spread)))
         self._inside = np.logical_and.outer(*(inside for _, inside in spread))
@@ -90,8 +94,6 @@ class UncodedLight:
         rows, columns = (places.reshape(_BLOCKS, -1).mean(1) for places, _ in spread)
         shapes = shapes_of_light(rows, columns, calibration.shape)
         self._shapes = {name: shape.ravel() for name, shape in shapes.items()}
-        self._looks = deque[F64](maxlen=_LOOKS)
-        self.lines = LineOffsets()
         self._black = 0.0
         self._correction: MaskCorrection | None = None
         self._phi_of_looks = calibration.phi
@@ -177,6 +179,8 @@ class UncodedLight:
 
         Light that is known stays until the looks exclude it.
         """
+        if not self._possible:
+            return None
         known_light = self._light_of(known)
         names = tuple(name for name in ("even", *_OTHERS) if name == "even" or getattr(known, name))
         if len(self._looks) < _FEWEST:

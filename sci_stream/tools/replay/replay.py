@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -422,6 +423,8 @@ class _Run:
             solver.engine.forget()
         recorded = int(row["iterations"]) if self.solver.as_recorded else 0
         iterations = recorded or setup.settings.iterations
+        if self.solver.as_recorded:  # a live rig looks for moving images where it has time
+            solver.engine.seeks_moving_image = math.isfinite(row.get("moving_share", math.nan))
         decision = self.solver.decision_of(seq)
         if decision is None:
             return snapshot, solver.solve(snapshot, iterations)
