@@ -321,7 +321,7 @@ class SensorFaults:
         return [self._defect("image_lag", text)]
 
     def _measured_lag(self) -> float:
-        """Return the lag where the scene rests after a change, or the known one if it never rests."""
+        """Return the lag where the scene rests after a change; the known one if it never rests."""
         known = self.errors.lag
         lags = np.array([pair for pair in self._lags if np.isfinite(pair[0])])
         if len(lags) < _FEWEST:
