@@ -165,7 +165,7 @@ class GuardedSolver:
         failed: Callable[[Exception, Snapshot], None] | None = None,
     ) -> None:
         self.engine = engine
-        # A camera does not wait: whoever has its period decides for each snapshot.
+        # A camera does not wait: the caller, who knows its period, decides for each snapshot.
         engine.seeks_moving_image = not guard.live
         self._guard = guard
         self._failed = failed
