@@ -106,28 +106,6 @@ def test_motion_that_a_solve_smooths_is_no_lag() -> None:
         assert "image_lag" not in [defect.name for defect in sensor.defects]
 
 
-@pytest.mark.parametrize("lag", [0.0, 0.15])
-def test_edges_that_move_away_leave_a_copy_of_themselves(lag: float) -> None:
-    # Bars appear anywhere in each snapshot, so that the scene rests nowhere.
-    rng = np.random.default_rng(4)
-    rig = Rig(width_px=96, height_px=96, mask="random", bayer="none", scene="static")
-    sensor = SensorFaults(rig.calibration, paced=False)
-    before = np.zeros(rig.calibration.phi.shape, np.float32)
-    for _ in range(SNAPSHOTS):
-        frames = 0.2 + 0.02 * rng.random(before.shape, np.float32)
-        for place in rng.integers(0, 88, 6):
-            frames[:, :, place : place + 8] += 0.3
-        video = frames + np.float32(lag) * before
-        y = (rig.calibration.phi * video).sum(0)
-        counts = (rig.calibration.dark + rig.calibration.full_scale_dn * y).astype(np.uint16)
-        sensor.add(rig.snapshot().id, counts, video)
-        before = frames
-    lags = [defect.text.split()[4] for defect in sensor.defects if defect.name == "image_lag"]
-    assert [float(share.rstrip("%")) for share in lags] == (
-        [pytest.approx(100 * lag, abs=3)] if lag else []
-    )
-
-
 def guarded(rig: Rig, guard: Guard) -> GuardedSolver:
     cpu = torch.device("cpu")
     engine = Engine(rig.calibration, make_denoiser("tv", cpu), cpu, default_settings(cpu, "tv"))
