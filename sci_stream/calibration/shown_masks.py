@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sci_stream.calibration.evidence.defect import Defect
+from sci_stream.calibration.registration.scene_fit import certainty
 from sci_stream.model import F64
 
 # The mean of so many snapshots decides on an order.
@@ -59,7 +60,6 @@ _PERIODS = (1.0, 1.5, 2.0, 3.0)
 _PHASES = 4
 # A mask has some light: of less, nothing could be recovered.
 _LEAST_LIGHT = 0.05
-_TINY = 1e-12
 
 
 class ShownExposure(NamedTuple):
@@ -167,8 +167,8 @@ class ShownMasks:
         # The lamp that explains most of each look.
         lamps = gains[:, count:].mean(2).argmax(1) + count
         excess = gain - gains[np.arange(len(gains)), lamps]
-        is_clear = best == 0 or _certainty(excess.mean(0)) >= _CERTAIN
-        return best if is_clear and _certainty(gain.mean(0)) >= _CERTAIN else self._shown
+        is_clear = best == 0 or certainty(excess.mean(0)) >= _CERTAIN
+        return best if is_clear and certainty(gain.mean(0)) >= _CERTAIN else self._shown
 
     def _order_shown(self) -> int:
         """Return the exposure by the order of the masks; 0 for the planned one."""
@@ -176,7 +176,7 @@ class ShownMasks:
             return 0
         of_blocks = np.mean(self._of_orders, 0)
         second, best = (int(place) for place in of_blocks[1:].mean(1).argsort()[-2:] + 1)
-        if best == len(self._orders) or _certainty(of_blocks[best]) < _CERTAIN:
+        if best == len(self._orders) or certainty(of_blocks[best]) < _CERTAIN:
             return 0
         if of_blocks[best].mean() < _LEAST_GAIN:
             return 0
@@ -185,14 +185,9 @@ class ShownMasks:
         if of_looks[-_FEWEST] < _LEAST_GAIN / 2:
             return 0
         is_late = best <= len(_LATE)
-        if not is_late and _certainty(of_blocks[best] - of_blocks[second]) < _CLEAR:
+        if not is_late and certainty(of_blocks[best] - of_blocks[second]) < _CLEAR:
             return 0
         return best
-
-
-def _certainty(gains: F64) -> float:
-    """Return the mean of the gains of blocks in units of its standard error."""
-    return float(gains.mean() / (gains.std() / math.sqrt(len(gains)) + _TINY))
 
 
 def _courses(shown: Iterable[tuple[int, float, float]], n_frames: int, begin: float = 0.0) -> F64:

@@ -71,7 +71,7 @@ _PRIOR_WEIGHT = 0.3
 _DENOISED = 0.7
 _MIN_SIGMA = 2 / 255
 # Part of the fine detail of an image that y confirms: an image with less is wrong, one with more is
-# right. Its fine detail is what a Gaussian of this standard deviation in px takes away.
+# right. A Gaussian of this standard deviation in px removes the fine detail.
 _WRONG = 0.76
 _RIGHT = 0.84
 _FINE_PX = 1.0

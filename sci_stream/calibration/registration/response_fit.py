@@ -7,12 +7,12 @@ leaves the smallest share of the variance of the blocks unexplained is the cause
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from sci_stream.calibration.registration.mask_fitter import MaskFitter
+from sci_stream.calibration.registration.scene_fit import certainty
 from sci_stream.model import F32, F64, Array, Flags
 from sci_stream.optics.displacement import Displacement
 
@@ -29,7 +29,6 @@ _LEAST_GAIN = 0.1
 # gamma of 0.7, by 5 at most behind stray light and blurred masks.
 _CLEAR = 4.0
 _MAX_GAIN = 4.0
-_TINY = 1e-12
 
 
 class Cause(NamedTuple):
@@ -64,11 +63,6 @@ def response_cause(
     if gains[best].mean() < _LEAST_GAIN:
         return Cause("")
     others = (gains[cause] for cause in gains if cause != best)
-    if best == GAMMA and min(_certainty(gains[best] - other) for other in others) < _CLEAR:
+    if best == GAMMA and min(certainty(gains[best] - other) for other in others) < _CLEAR:
         return Cause("")
     return Cause(best, gamma)
-
-
-def _certainty(gains: F64) -> float:
-    """Return the mean of the gains of blocks in units of its standard error."""
-    return float(gains.mean() / (gains.std() / math.sqrt(len(gains)) + _TINY))

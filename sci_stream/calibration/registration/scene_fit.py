@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -143,3 +144,8 @@ def variances(masks: Tensor, space: Tensor, pixels: Pixels, courses: F64) -> Ten
 def _variance(residual: Tensor, pixels: Pixels) -> Tensor:
     """Return the mean square of the residual of each block, (N,)."""
     return residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
+
+
+def certainty(gains: F64) -> float:
+    """Return the mean of the gains of blocks in units of its standard error."""
+    return float(gains.mean() / (gains.std() / math.sqrt(len(gains)) + TINY))
