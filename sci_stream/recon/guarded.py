@@ -553,7 +553,9 @@ class GuardedSolver:
         if self._guard.live and small is not None:
             if monitor.order.in_doubt:
                 self.engine.forget("order")
-                self._sensor.forget()
+                if report.start_reason != "order":
+                    # A solve that started from frames in another order leaves them in each frame.
+                    self._sensor.forget()
             change = self._baseline.add(report, small.mean(0), snapshot)
             if change == "step":
                 monitor.begin_anew()

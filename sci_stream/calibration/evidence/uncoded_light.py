@@ -44,6 +44,10 @@ _DARK = 0.05
 _LEAST_EVEN = 0.05
 # Uneven light exceeds this share, as a standard deviation: right rigs seem to have up to 0.022.
 _LEAST_UNEVEN = 0.03
+# Smooth light exceeds this one: one of 150 right rigs seems to have 0.037.
+_LEAST_SMOOTH = 0.045
+# A black level is known to about one count.
+_LEAST_DN = 1.0
 # It lowers an information criterion by so much: right rigs by 0.2 at most, 60 DN on one half by 24
 # and more.
 _LEAST_GAIN = 10.0
@@ -221,8 +225,11 @@ class UncodedLight:
             return None
         usual = float(weights @ scene / weights.sum())
         blocks = self._light_of(_errors(best.light))
-        is_even = abs(blocks.mean()) > _LEAST_EVEN * usual
-        return best if is_even or blocks.std() > _LEAST_UNEVEN * usual else None
+        least = _LEAST_DN / self._calibration.full_scale_dn
+        is_smooth = any(name in best.light for name in SMOOTH)
+        uneven = _LEAST_SMOOTH if is_smooth else _LEAST_UNEVEN
+        is_even = abs(blocks.mean()) > max(_LEAST_EVEN * usual, least)
+        return best if is_even or blocks.std() > max(uneven * usual, least) else None
 
     def _fit(self, light: F64, weights: F64, names: tuple[str, ...]) -> Fit:
         parts, _, _ = _least_squares(light, weights, [self._shapes[name] for name in names])

@@ -1,0 +1,77 @@
+"""Print what a live rig says about faults of its hardware, and what they cost.
+
+``python lab/research/fault_table.py RIG… [--faults NAME…] [--onset N]`` draws simulated rigs by
+their numbers, solves ten snapshots of each fault from its onset on, and prints for each the loss
+in the last six, in dB, the names of the last snapshot with the number of snapshots that had them,
+and a verdict:
+
+- *right*: the names are right;
+- *beside*: a right name beside others;
+- *wrong*: other names alone;
+- *harmless*: no name, and at most 1 dB is lost;
+- *silent*: no name, and more is lost;
+- *false*: names without a fault.
+
+The clock is pretended: each snapshot is looked at. ``--onset 0``: the fault is there from the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import Counter
+
+import torch
+
+from sci_stream_lab.bench.hardware.drawn_rigs import drawn_rig
+from sci_stream_lab.bench.hardware.faults import FAULTS
+from sci_stream_lab.bench.hardware.faulty_rig import SOON, FaultyRig, solved, verdict
+
+
+def main() -> None:
+    """Print a line for each rig and fault, and the number of each verdict."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    warnings.simplefilter("ignore")
+    verdicts: Counter[str] = Counter()
+    onset = arguments.onset
+    for number in arguments.rigs:
+        options = drawn_rig(number)
+        if arguments.size:
+            options = options.model_copy(
+                update={"height_px": arguments.size, "width_px": arguments.size}
+            )
+        rig = FaultyRig(options)
+        count = onset + SOON
+        undisturbed = rig.snapshots(FAULTS["none"], onset=onset, count=count)
+        right = solved(undisturbed, rig.calibration, arguments.iterations)
+        print(
+            f"rig {number}: {options.scene} × {options.speed:g}, {options.width_px} px, "
+            f"B {options.n_frames}, {options.mask}, {options.bayer}, {options.bit_depth} bit, "
+            f"{right[-1].report.psnr_db:.1f} dB",
+            flush=True,
+        )
+        for name in arguments.faults:
+            fault = FAULTS[name]
+            series = rig.snapshots(fault, onset=onset, count=count)
+            faulty = solved(series, rig.calibration, arguments.iterations)
+            one = verdict(fault, right[onset:], faulty[onset:])
+            verdicts[one.word] += 1
+            names = ", ".join(
+                f"{name} {times}{'' if name in one.at_end else ' (gone)'}"
+                for name, times in one.names.items()
+            )
+            print(f"{number} {name:10s} {one.lost_db:+6.1f} dB {one.word:8s} {names}", flush=True)
+    print(", ".join(f"{word} {count}" for word, count in verdicts.most_common()))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("rigs", nargs="+", type=int)
+parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+parser.add_argument("--onset", type=int, default=8)
+parser.add_argument("--iterations", type=int, default=4)
+parser.add_argument("--size", type=int, default=0)
+
+if __name__ == "__main__":
+    arguments = parser.parse_args()
+    main()
