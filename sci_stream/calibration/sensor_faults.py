@@ -161,6 +161,10 @@ class SensorFaults:
         self.defects = []
         self.errors = NO_SENSOR_ERRORS
 
+    def begin_anew(self) -> None:
+        """Forget what many looks show: something has changed. Few looks show that by themselves."""
+        self._dust.forget()
+
     def _forget_pixels(self) -> None:
         for known in (self._looks, self._pairs):
             known.clear()

@@ -560,7 +560,7 @@ class GuardedSolver:
             if change == "step":
                 monitor.begin_anew()
                 self._pixels.forget()
-                self._sensor.forget()
+                self._sensor.begin_anew()
             elif change:
                 monitor.look_now()
             if change:

@@ -307,7 +307,8 @@ FAULTS: dict[str, Fault] = {
     # The sensor.
     "dust": _optical("dust", _dust),
     "prnu": _optical("pixel_gains", _gains),
-    "lag": _electrical("image_lag", _of_light(lambda moment, y: y + 0.1 * moment.before)),
+    # A snapshot that still shows a part of the one before is brighter: the text names lag, too.
+    "lag": _electrical("image_lag brightness", _of_light(lambda moment, y: y + 0.1 * moment.before)),
     "half60": _electrical("two_taps", _with_offset(_half)),
     "black": _electrical(f"{_ADDED} below_black", _black(0.045)),
     "gain": _electrical("brightness camera_gain", _of_light(lambda _moment, y: 1.3 * y)),
