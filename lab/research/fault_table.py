@@ -1,9 +1,9 @@
 """Print what a live rig says about faults of its hardware, and what they cost.
 
 ``python lab/research/fault_table.py RIG… [--faults NAME…] [--onset N]`` draws simulated rigs by
-their numbers, solves ten snapshots of each fault from its onset on, and prints for each the loss
-in the last six, in dB, the names of the last snapshot with the number of snapshots that had them,
-and a verdict:
+their numbers, and solves ten snapshots of each fault from its onset on. It prints for each the PSNR
+that it costs in the last six without and with checks, in dB; the names, with the number of
+snapshots that had them; and a verdict:
 
 - *right*: the names are right;
 - *beside*: a right name beside others;
@@ -12,7 +12,8 @@ and a verdict:
 - *silent*: no name, and more is lost;
 - *false*: names without a fault.
 
-The clock is pretended: each snapshot is looked at. ``--onset 0``: the fault is there from the start.
+The clock is pretended: each snapshot is looked at. With ``--onset 0``, the fault is there from the
+start.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections import Counter
 
 import torch
 
+from sci_stream.recon.guarded import NO_GUARD
 from sci_stream_lab.bench.hardware.drawn_rigs import drawn_rig
 from sci_stream_lab.bench.hardware.faults import FAULTS
 from sci_stream_lab.bench.hardware.faulty_rig import SOON, FaultyRig, solved, verdict
@@ -35,6 +37,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     verdicts: Counter[str] = Counter()
     onset = arguments.onset
+    iterations = arguments.iterations
     for number in arguments.rigs:
         options = drawn_rig(number)
         if arguments.size:
@@ -44,7 +47,7 @@ def main() -> None:
         rig = FaultyRig(options)
         count = onset + SOON
         undisturbed = rig.snapshots(FAULTS["none"], onset=onset, count=count)
-        right = solved(undisturbed, rig.calibration, arguments.iterations)
+        right = solved(undisturbed, rig.calibration, iterations)
         print(
             f"rig {number}: {options.scene} × {options.speed:g}, {options.width_px} px, "
             f"B {options.n_frames}, {options.mask}, {options.bayer}, {options.bit_depth} bit, "
@@ -54,14 +57,16 @@ def main() -> None:
         for name in arguments.faults:
             fault = FAULTS[name]
             series = rig.snapshots(fault, onset=onset, count=count)
-            faulty = solved(series, rig.calibration, arguments.iterations)
-            one = verdict(fault, right[onset:], faulty[onset:])
+            faulty = solved(series, rig.calibration, iterations)
+            unchecked = solved(series, rig.calibration, iterations, NO_GUARD)
+            one = verdict(fault, right[onset:], faulty[onset:], unchecked[onset:])
             verdicts[one.word] += 1
             names = ", ".join(
                 f"{name} {times}{'' if name in one.at_end else ' (gone)'}"
                 for name, times in one.names.items()
             )
-            print(f"{number} {name:10s} {one.lost_db:+6.1f} dB {one.word:8s} {names}", flush=True)
+            lost = f"{one.unchecked_db:+6.1f} {one.lost_db:+6.1f} dB"
+            print(f"{number} {name:10s} {lost} {one.word:8s} {names}", flush=True)
     print(", ".join(f"{word} {count}" for word, count in verdicts.most_common()))
 
 

@@ -43,7 +43,8 @@ from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.options import SCENES as SIMULATED
-from sci_stream_lab.bench.datasets import Footage, filmed_scene
+from sci_stream_lab.bench.datasets import Footage, filmed, filmed_scene
+from sci_stream_lab.bench.hardware.drawn_rigs import drawn_rig
 from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 
 SIZES = (128, 64)
@@ -233,8 +234,9 @@ def series() -> Iterator[Case]:
     for number in range(SERIES):
         if not is_chosen(number):
             continue
-        scene, options = drawn_rig(number)
-        footage = filmed_scene(scene, snapshots=SERIES_SNAPSHOTS, **options)
+        options = drawn_rig(number)
+        fields = options.model_dump(exclude_unset=True) | {"snapshots": SERIES_SNAPSHOTS}
+        footage = filmed(options.scene, "simulated", **fields)
         engine = Engine(footage.calibration, denoiser, cpu, settings)
         solver = GuardedSolver(engine, Guard(every=3, live=True))
         names: dict[str, str] = {}
@@ -243,28 +245,7 @@ def series() -> Iterator[Case]:
             with patch("time.monotonic", return_value=now_s):
                 delivered = solver.solve(snapshot, ITERATIONS)
             names |= {one.name: f"{one.name}: {one.text[:70]}" for one in delivered.defects}
-        yield Case(f"{number} {scene} {options}", tuple(names.values()), "", 0.0)
-
-
-def drawn_rig(number: int) -> tuple[str, dict[str, object]]:
-    """Return the scene and the camera of a series; some are large."""
-    rng = np.random.default_rng([7, number])
-    size = int(rng.choice([128] * 8 + [144, 160]))
-    for every, larger in ((10, 192), (20, 256), (40, 512), (160, 1024)):
-        if number % every == every - 1:
-            size = larger
-    options = {
-        "height_px": size,
-        "width_px": size,
-        "n_frames": int(rng.choice([4, 6, 8, 10, 12, 16, 24])),
-        "mask": str(rng.choice(["random", "shifting", "moving"])),
-        "bayer": rng.choice(np.array([None, "RGGB", "GBRG"], object)),
-        "bit_depth": int(rng.choice([12, 10, 8])),
-        "exposure": float(rng.choice([0.9, 0.5])),
-        "speed": float(rng.choice([0.5, 1.0, 2.0])),
-        "seed": number,
-    }
-    return str(rng.choice(SIMULATED)), options
+        yield Case(f"{number} {options.scene}", tuple(names.values()), "", 0.0)
 
 
 PARTS = {"arrays": arrays, "simulated": simulated, "stream": stream, "rig": rig, "series": series}

@@ -41,7 +41,7 @@ _MAX_UNEVEN = 0.2
 # Its scale changes less.
 _MAX_LINEAR = 0.002
 # It blurs the masks less.
-_MAX_BLUR_PX2 = 0.2
+MAX_BLUR_PX2 = 0.2
 # Masks of another contrast cause noise, which a scene of little texture does not.
 _LEAST_NOISE = 1.3
 
@@ -147,7 +147,7 @@ def changes(correction: MaskCorrection) -> list[Defect]:
     if max(map(abs, correction.displacement.linear)) > _MAX_LINEAR:
         text = f"{correction.displacement.words} since the calibration: corrected"
         defects.append(Defect("mask_geometry", text, corrected=True))
-    if (blur_px2 := correction.displacement.blur_px2) > _MAX_BLUR_PX2:
+    if (blur_px2 := correction.displacement.blur_px2) > MAX_BLUR_PX2:
         text = (
             f"the masks are {math.sqrt(blur_px2):.1f} px more blurred than calibrated, which is "
             "corrected in part: focus the relay, or calibrate again"

@@ -21,7 +21,7 @@ from sci_stream.optics.sensor_errors import MAX_SPECKS, Speck
 # Figures: 96 rigs of eight scenes, 128 and 192 px, eleven snapshots each. Three specks of 3, 5 and
 # 8 px that take 70 % of the light were found in 16 of them, and none without specks. Thresholds are
 # those of 96 other rigs.
-_LOOKS = 9
+_LOOKS = 8
 # Cells of so many pixels are compared, of twice as many on large sensors.
 _CELL_PX = 2
 _LARGE_PX = 640

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sci_stream.calibration.diagnosis import MAX_BLUR_PX2
 from sci_stream.calibration.dust import Dust
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.uncoded_light import UncodedLight, ring_mean
@@ -250,7 +251,11 @@ class SensorFaults:
         self, solved: Array, video: Array, corrected: SensorErrors, masks: MaskCorrection
     ) -> None:
         """Compare pixels and parts of the sensor."""
-        self._uncoded.add(solved, video, masks, corrected)
+        if masks.displacement.blur_px2 > MAX_BLUR_PX2:
+            # Such masks modulate less than their corrected ones, as behind light that none codes.
+            self._uncoded.forget()
+        else:
+            self._uncoded.add(solved, video, masks, corrected)
         whole = self._calibration.measurement(solved)
         self._dust.add(whole * corrected.transmission(whole.shape))
         y = whole[self._window]

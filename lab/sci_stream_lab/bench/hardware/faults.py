@@ -265,6 +265,10 @@ def _of_light(change: Callable[[Moment, F64], F64]) -> OfCounts:
     return of_counts
 
 
+def _lag(moment: Moment, light: F64) -> F64:
+    return light + 0.1 * moment.before
+
+
 def _gamma(moment: Moment, light: F64) -> F64:
     white = moment.sensor.max_dn - moment.sensor.black_dn
     return np.asarray((light / white).clip(0, 1) ** 0.7 * white, np.float64)
@@ -308,7 +312,7 @@ FAULTS: dict[str, Fault] = {
     "dust": _optical("dust", _dust),
     "prnu": _optical("pixel_gains", _gains),
     # A snapshot that still shows a part of the one before is brighter: the text names lag, too.
-    "lag": _electrical("image_lag brightness", _of_light(lambda moment, y: y + 0.1 * moment.before)),
+    "lag": _electrical("image_lag brightness", _of_light(_lag)),
     "half60": _electrical("two_taps", _with_offset(_half)),
     "black": _electrical(f"{_ADDED} below_black", _black(0.045)),
     "gain": _electrical("brightness camera_gain", _of_light(lambda _moment, y: 1.3 * y)),
@@ -317,6 +321,6 @@ FAULTS: dict[str, Fault] = {
     "hot": _electrical("warm_pixels stuck_pixels", _with_offset(_hot)),
     "column": _electrical("stuck_pixels", _with_offset(_hot_columns)),
     "colfix": _electrical("column_offsets", _with_offset(_columns)),
-    "rows": _electrical("row_offsets", _with_offset(_row_noise)),
+    "rows": _electrical("row_offsets unexplained", _with_offset(_row_noise)),
 }
 """Faults by name: most of those of a rig's first year."""

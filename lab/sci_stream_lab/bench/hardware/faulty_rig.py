@@ -66,14 +66,20 @@ class FaultyRig:
         return series
 
 
+LIVE = Guard(every=3, live=True)
+
+
 def solved(
-    snapshots: Sequence[Snapshot], calibration: Calibration, iterations: int
+    snapshots: Sequence[Snapshot],
+    calibration: Calibration,
+    iterations: int,
+    guard: Guard = LIVE,
 ) -> list[Delivered]:
     """Solve snapshots as a live rig does that has time to look at each."""
     cpu = torch.device("cpu")
     settings = replace(default_settings(cpu, "tv"), warm_start=True)
     engine = Engine(calibration, make_denoiser("tv", cpu), cpu, settings)
-    solver = GuardedSolver(engine, Guard(every=3, live=True))
+    solver = GuardedSolver(engine, guard)
     delivered = []
     for snapshot in snapshots:
         with patch("time.monotonic", return_value=PERIOD_S * snapshot.id.seq):
@@ -89,6 +95,8 @@ class Verdict:
     ----------
     lost_db
         PSNR that the fault costs in the last snapshots of the first `SOON`.
+    unchecked_db
+        PSNR that it costs there without checks.
     names
         Each name with the number of snapshots, of the first `SOON`, that have it.
     at_end
@@ -98,6 +106,7 @@ class Verdict:
     """
 
     lost_db: float
+    unchecked_db: float
     names: dict[str, int]
     at_end: frozenset[str]
     right: frozenset[str]
@@ -114,15 +123,24 @@ class Verdict:
         return "harmless" if self.lost_db <= HARMLESS_DB else "silent"
 
 
-def verdict(fault: Fault, right: Sequence[Delivered], faulty: Sequence[Delivered]) -> Verdict:
-    """Compare results of snapshots from the onset of a fault on with those without it."""
+def verdict(
+    fault: Fault,
+    right: Sequence[Delivered],
+    faulty: Sequence[Delivered],
+    unchecked: Sequence[Delivered],
+) -> Verdict:
+    """Compare results from the onset of a fault on, with and without checks, with those of the same
+    snapshots without the fault.
+    """
     names: dict[str, int] = {}
     for delivered in faulty:
         for defect in delivered.defects:
             names[defect.name] = names.get(defect.name, 0) + 1
     at_end = frozenset(defect.name for defect in faulty[-1].defects)
-    lost_db = _psnr_db(right[-_LAST:]) - _psnr_db(faulty[-_LAST:])
-    return Verdict(lost_db, names, at_end, fault.names)
+    right_db, faulty_db, unchecked_db = (
+        _psnr_db(series[-_LAST:]) for series in (right, faulty, unchecked)
+    )
+    return Verdict(right_db - faulty_db, right_db - unchecked_db, names, at_end, fault.names)
 
 
 def _psnr_db(delivered: Sequence[Delivered]) -> float:
