@@ -68,6 +68,9 @@ _NEAR = 0.5
 # Errors of single masks must explain more than a displacement alone by this, in the logarithm of
 # the residual's variance.
 _SIMPLER = 0.03
+# Errors of single masks that have this shift in common are a displacement of all, pixels: errors of
+# 0.2 px of four masks have 0.1 px in common by chance.
+_IN_COMMON_PX = 0.25
 # Weight of the newest fit in the running mean while the masks move.
 _NEWEST = 0.8
 # Its least weight while they do not: a single fit is off by up to 0.05 pixel on fine texture, and
@@ -349,7 +352,9 @@ class CalibrationMonitor:
             at_rest = self._fitter.fit(y, valid, at_rest.displacement)
             if not self._own.masks:
                 break
-        if misfit < displaced - _SIMPLER:
+        shifts = np.array([(mask.x_px, mask.y_px) for mask in self._own.masks] or [(0.0, 0.0)])
+        in_common_px = float(np.abs(shifts.mean(0)).max())
+        if misfit < displaced - _SIMPLER and in_common_px < _IN_COMMON_PX:
             return at_rest
         self._correct_masks(NO_CORRECTION)
         return new_fit

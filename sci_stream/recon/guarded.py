@@ -567,9 +567,7 @@ class GuardedSolver:
                 self._inspect_at_s = 0.0
         if self._guard.live and self._find_defective(snapshot, video):
             monitor.look_now()
-        # Light that differs from snapshot to snapshot is none of the masks.
-        pulses = self._light.latest is not None and self._light.is_told
-        if self._guard.live and (not pulses or self._light.of_exposure):
+        if self._guard.live:
             monitor.look_at_exposure(snapshot, self.engine.left_out)
         if health is None:
             return None
