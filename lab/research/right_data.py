@@ -263,13 +263,16 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for part in arguments.parts:
         total = findings = 0
-        for case in PARTS[part]():
-            total += 1
-            if not case.is_right:
-                findings += 1
-                found = (*case.defects, case.correction)
-                print(f"{part} {case.name}: {case.gain_db:+.3f} dB, {found}", flush=True)
-        print(f"{part}: {findings} findings in {total} results", flush=True)
+        try:
+            for case in PARTS[part]():
+                total += 1
+                if not case.is_right:
+                    findings += 1
+                    found = (*case.defects, case.correction)
+                    print(f"{part} {case.name}: {case.gain_db:+.3f} dB, {found}", flush=True)
+        finally:
+            # Also where it is interrupted.
+            print(f"{part}: {findings} findings in {total} results", flush=True)
 
 
 parser = argparse.ArgumentParser()

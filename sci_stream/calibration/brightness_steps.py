@@ -7,6 +7,7 @@ change of gain multiplies dark and bright places by one factor, also where the s
 from __future__ import annotations
 
 import math
+from collections import deque
 
 import numpy as np
 
@@ -27,9 +28,14 @@ _QUANTILES = np.linspace(0.1, 0.9, 9)
 # uniform.
 _LEAST_STEP = 0.05
 # Three quarters of the places have the same factor within this share of its logarithm, and within
-# this number. Both hold in 22 of 27 rigs. They hold for no larger step in right snapshots.
-_ALIKE = 0.3
+# this number: in 24 of 27 rigs.
+_ALIKE = 0.4
 _UNIFORM = 0.06
+# A step of the quantiles is so many times the usual one of the scene: a balloon that bursts has
+# uniform steps of 0.16, where 0.09 to 0.17 are usual.
+_UNUSUAL = 4.0
+_USUAL_PAIRS = 8
+_FEWEST_PAIRS = 3
 # A white area shows no picture: less than this contrast, as the standard deviation of logarithms.
 _LEAST_CONTRAST = 0.1
 # The contrast is as strong as before within this share: 0.97 to 1.03 times after a change of gain,
@@ -51,6 +57,8 @@ class BrightnessSteps:
         self._calibration = calibration
         self._light = _cells(calibration.phi.sum(0) * calibration.good)
         self._before: tuple[SnapshotId, F64, Flags] | None = None
+        self._usual = deque[float](maxlen=_USUAL_PAIRS)
+        """Steps of the quantiles, whatever their sign."""
         self._steps = 0.0
         self._largest = 0.0
         self._lasts = 0
@@ -79,11 +87,31 @@ class BrightnessSteps:
         usable = before[2] & usable
         if usable.sum() < _FEWEST_CELLS:
             return
-        step = _step(before[1][usable], now[1][usable])
+        step = self._step(before[1][usable], now[1][usable])
         if step:
             self._steps += step
             self._largest = max(self._largest, abs(step))
             self._lasts = 1
+
+    def _step(self, first: F64, second: F64) -> float:
+        """Return the logarithm of the factor between the cells of two pictures, as logarithms; 0 if
+        it is not the same one for dark and bright cells.
+        """
+        contrast = first.std()
+        if min(contrast, second.std()) < _LEAST_CONTRAST:
+            return 0.0
+        of_scene = np.quantile(second, _QUANTILES) - np.quantile(first, _QUANTILES)
+        step, is_uniform = _factor(of_scene)
+        is_usual = len(self._usual) < _FEWEST_PAIRS
+        is_usual = is_usual or abs(step) < _UNUSUAL * float(np.median(self._usual))
+        self._usual.append(abs(step))
+        if abs(second.std() / contrast - 1) > _AS_STRONG:
+            return 0.0
+        if is_uniform and not is_usual:
+            return step
+        # A part of the scene that changes by itself changes the quantiles, and few cells.
+        step, is_uniform = _factor(second - first)
+        return step if is_uniform else 0.0
 
     @property
     def has_changed(self) -> bool:
@@ -103,23 +131,12 @@ class BrightnessSteps:
         return [Defect("brightness", text)]
 
 
-def _step(first: F64, second: F64) -> float:
-    """Return the logarithm of the factor between the cells of two pictures, as logarithms; 0 if it
-    is not the same one for dark and bright cells.
-    """
-    contrast = first.std()
-    if min(contrast, second.std()) < _LEAST_CONTRAST:
-        return 0.0
-    if abs(second.std() / contrast - 1) > _AS_STRONG:
-        return 0.0
-    of_quantiles = np.quantile(second, _QUANTILES) - np.quantile(first, _QUANTILES)
-    # A part of the scene that changes by itself changes the quantiles, and few cells.
-    for steps in (of_quantiles, second - first):
-        step = float(np.median(steps))
-        spread = float(np.quantile(np.abs(steps - step), 0.75))
-        if abs(step) > _LEAST_STEP and spread < min(_ALIKE * abs(step), _UNIFORM):
-            return step
-    return 0.0
+def _factor(steps: F64) -> tuple[float, bool]:
+    """Return the logarithm of the factor of most places, and whether it is one for all of them."""
+    step = float(np.median(steps))
+    spread = float(np.quantile(np.abs(steps - step), 0.75))
+    is_uniform = spread < min(_ALIKE * abs(step), _UNIFORM)
+    return step, is_uniform and abs(step) > _LEAST_STEP
 
 
 def _cells(image: F32) -> F64:

@@ -300,14 +300,25 @@ class SensorFaults:
         return [self._defect("stray_light", text)]
 
     def _lines(self) -> list[Defect]:
+        lines = self._uncoded.lines
+        white_dn = self._calibration.full_scale_dn
         for axis, name in enumerate(("column", "row")):
-            offset_dn = self._uncoded.lines.spread(axis) * self._calibration.full_scale_dn
+            offset_dn = lines.spread(axis) * white_dn
+            noise_dn = lines.noise(axis) * white_dn
             if offset_dn:
                 text = (
                     f"each {name} of the sensor has an offset of its own, ± {offset_dn:.0f} DN, "
                     "which the dark frame does not have; take dark frames again"
                 )
-                return [Defect(f"{name}_offsets", text)]
+            elif noise_dn:
+                text = (
+                    f"each {name} of the sensor has an offset of ± {noise_dn:.0f} DN, another one "
+                    "in each snapshot: noise of the readout; look at the camera's supply, cable "
+                    "and temperature"
+                )
+            else:
+                continue
+            return [Defect(f"{name}_offsets", text)]
         return []
 
     def _lag(self) -> list[Defect]:

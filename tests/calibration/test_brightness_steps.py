@@ -43,6 +43,12 @@ def test_gain_that_changes_is_named(scene: str, factor: float) -> None:
     assert named_factor == pytest.approx(factor, rel=0.02)
 
 
+@pytest.mark.parametrize("scene", ["pan", "belt", "fan"])
+def test_small_gain_behind_a_scene_that_moves_is_named(scene: str) -> None:
+    (text,) = named([1.1] * 3, scene=scene)
+    assert "times as bright" in text
+
+
 @pytest.mark.parametrize("scene", ["splash", "balloon", "drops", "pan", "belt", "fan"])
 def test_scene_that_moves_changes_no_gain(scene: str) -> None:
     assert named([1.0] * 8, scene=scene) == []

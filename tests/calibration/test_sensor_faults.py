@@ -94,6 +94,12 @@ def test_right_sensor_has_no_fault(scene: str, mask: str) -> None:
     assert names(Rig(width_px=128, height_px=128, mask=mask, scene=scene), right) == []
 
 
+@pytest.mark.parametrize("scene", ["pan", "belt"])
+def test_gains_of_pixels_show_where_all_moves(scene: str) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
+    assert names(rig, with_gains) == ["pixel_gains"]
+
+
 def test_motion_that_a_solve_smooths_is_no_lag() -> None:
     rig = Rig(width_px=96, height_px=96, mask="shifting", bayer="none", speed=0.5)
     cpu = torch.device("cpu")

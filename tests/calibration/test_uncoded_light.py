@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,28 @@ def test_offsets_of_lines_are_told_from_texture(calibration: Calibration, axis: 
     uncoded = looks(calibration, light.astype(np.float32))
     assert uncoded.lines.spread(axis) == pytest.approx(0.1, rel=0.3)
     assert uncoded.lines.spread(1 - axis) == 0.0
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_offsets_of_lines_that_change_are_noise(calibration: Calibration, axis: int) -> None:
+    uncoded = UncodedLight(calibration)
+    rng = np.random.default_rng(3)
+    for look in range(LOOKS):
+        frames = scene(look)
+        offsets = 0.1 * rng.standard_normal(SHAPE[1 - axis])
+        lines = offsets if axis == 0 else offsets[:, np.newaxis]
+        y = (calibration.phi * frames).sum(0) + lines
+        counts = (64 + 1000 * y).astype(np.float32)
+        uncoded.add(counts, frames, NO_CORRECTION, NO_SENSOR_ERRORS)
+    assert uncoded.lines.noise(axis) == pytest.approx(0.1, rel=0.3)
+    assert uncoded.lines.noise(1 - axis) == 0.0
+
+
+def test_light_within_the_read_noise_is_none(calibration: Calibration) -> None:
+    rough = replace(calibration, read_noise_dn=100.0)
+    light = np.full(SHAPE, 0.2, np.float32)
+    assert looks(calibration, light).fit(NO_SENSOR_ERRORS) is not None
+    assert looks(rough, light).fit(NO_SENSOR_ERRORS) is None
 
 
 def test_large_sensor_is_read_in_parts() -> None:

@@ -52,25 +52,39 @@ class LineOffsets:
         self._looks.append([_of_halves(parts), _of_halves(parts.swapaxes(1, 2))])
 
     def spread(self, axis: int) -> float:
-        """Return the standard deviation of the offsets of the columns (0) or rows (1), in units of
-        y; 0 if they are right.
+        """Return the standard deviation of the offsets of the columns (0) or rows (1) that all
+        looks have in common, in units of y; 0 if they are right.
         """
+        return self._common([np.sum([look[axis] for look in self._looks], 0)])
+
+    def noise(self, axis: int) -> float:
+        """Return the same of offsets that differ from look to look."""
+        return self._common([look[axis] for look in self._looks])
+
+    def _common(self, sums: list[F64]) -> float:
+        """Return the standard deviation of what both halves of each line have in common."""
         if len(self._looks) < _FEWEST:
             return 0.0
-        one, t, tt, rest, rest_t, level = np.sum([look[axis] for look in self._looks], 0)
-        fit = np.maximum(one * tt - t * t, _TINY)
-        slope = (one * rest_t - t * rest) / fit
-        one = np.maximum(one, _TINY)
-        offsets = (rest - slope * t) / one - slope
-        first, second = (_clipped(half - _around(half)) for half in offsets)
+        pairs = [_offsets(one) for one in sums]
+        first, second = (np.concatenate(halves) for halves in zip(*pairs, strict=True))
         products = first * second
         mean = float(products.mean())
         sign = float(products.sum()) / max(float(np.sqrt(np.square(products).sum())), _TINY)
         alike = mean / max(float(first.std() * second.std()), _TINY)
-        least = _LEAST * float(level.sum() / one.sum())
-        if sign < _LEAST_SIGN or alike < _LEAST_ALIKE or mean < least**2:
+        level = sum(one[-1].sum() for one in sums) / sum(one[0].sum() for one in sums)
+        if sign < _LEAST_SIGN or alike < _LEAST_ALIKE or mean < (_LEAST * float(level)) ** 2:
             return 0.0
         return float(np.sqrt(mean))
+
+
+def _offsets(sums: F64) -> tuple[F64, F64]:
+    """Return the offset of each line by its halves, less that of the lines around."""
+    one, t, tt, rest, rest_t, _ = sums
+    fit = np.maximum(one * tt - t * t, _TINY)
+    slope = (one * rest_t - t * rest) / fit
+    offsets = (rest - slope * t) / np.maximum(one, _TINY) - slope
+    first, second = (_clipped(half - _around(half)) for half in offsets)
+    return first, second
 
 
 def _of_halves(parts: F64) -> F64:
