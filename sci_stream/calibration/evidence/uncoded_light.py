@@ -122,7 +122,12 @@ class UncodedLight:
             self._phi_of_looks = phi
         self._phi = phi[self._places]
         light = self._phi.sum(0, dtype=np.float64)
-        lit = np.ones(light.shape, bool)
+        # Masks that are displaced are not known at the edge.
+        edge_px = math.ceil(max(map(abs, correction.displacement.shift_px)))
+        inside = np.zeros(self._calibration.shape, bool)
+        rows, columns = (slice(edge_px, size - edge_px) for size in inside.shape)
+        inside[rows, columns] = True
+        lit = inside[self._places]
         self._modulation, _, self._is_lit = modulation(light, lit, self._calibration.bayer)
 
     def add(

@@ -15,7 +15,14 @@ ONSET = 8
 ITERATIONS = 3
 COUNT = ONSET + SOON
 # Faults of which a scene that moves for ten snapshots says nothing.
-UNNAMED = {"dust"}
+UNNAMED = {"none", "dust"}
+# One of each kind: exposure, light, masks, pixels, counts. The others take minutes.
+FAST = {"short08", "stray", "shift", "prnu", "gain"}
+NAMED = [
+    pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
+    for name in FAULTS
+    if name not in UNNAMED
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +52,7 @@ def test_right_rig_has_no_fault(right: list[Delivered]) -> None:
     assert [defect for one in right for defect in one.defects] == []
 
 
-@pytest.mark.parametrize("name", [name for name in FAULTS if name not in {"none", *UNNAMED}])
+@pytest.mark.parametrize("name", NAMED)
 def test_fault_is_named_or_costs_little(rig: FaultyRig, right: list[Delivered], name: str) -> None:
     snapshots = rig.snapshots(FAULTS[name], onset=ONSET, count=COUNT)
     faulty = solved(snapshots, rig.calibration, ITERATIONS)
