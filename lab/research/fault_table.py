@@ -19,6 +19,7 @@ start.
 from __future__ import annotations
 
 import argparse
+import statistics
 import warnings
 from collections import Counter
 
@@ -27,15 +28,15 @@ import torch
 from sci_stream.recon.guarded import NO_GUARD
 from sci_stream_lab.bench.hardware.drawn_rigs import drawn_rig
 from sci_stream_lab.bench.hardware.faults import FAULTS
-from sci_stream_lab.bench.hardware.faulty_rig import SOON, FaultyRig, solved, verdict
+from sci_stream_lab.bench.hardware.faulty_rig import SOON, FaultyRig, Verdict, solved, verdict
 
 
 def main() -> None:
-    """Print a line for each rig and fault, and the number of each verdict."""
+    """Print a line for each rig and fault, and for each fault the medians and verdicts."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")
-    verdicts: Counter[str] = Counter()
+    verdicts: dict[str, list[Verdict]] = {name: [] for name in arguments.faults}
     onset = arguments.onset
     iterations = arguments.iterations
     for number in arguments.rigs:
@@ -60,14 +61,21 @@ def main() -> None:
             faulty = solved(series, rig.calibration, iterations)
             unchecked = solved(series, rig.calibration, iterations, NO_GUARD)
             one = verdict(fault, right[onset:], faulty[onset:], unchecked[onset:])
-            verdicts[one.word] += 1
+            verdicts[name].append(one)
             names = ", ".join(
                 f"{name} {times}{'' if name in one.at_end else ' (gone)'}"
                 for name, times in one.names.items()
             )
             lost = f"{one.unchecked_db:+6.1f} {one.lost_db:+6.1f} dB"
             print(f"{number} {name:10s} {lost} {one.word:8s} {names}", flush=True)
-    print(", ".join(f"{word} {count}" for word, count in verdicts.most_common()))
+    for name, of_fault in verdicts.items():
+        unchecked_db, lost_db = (
+            statistics.median(getattr(one, loss) for one in of_fault)
+            for loss in ("unchecked_db", "lost_db")
+        )
+        words = Counter(one.word for one in of_fault).most_common()
+        counts = ", ".join(f"{word} {count}" for word, count in words)
+        print(f"{name:10s} {unchecked_db:+6.1f} {lost_db:+6.1f} dB  {counts}")
 
 
 parser = argparse.ArgumentParser()

@@ -100,7 +100,7 @@ class Verdict:
     names
         Each name with the number of snapshots, of the first `SOON`, that have it.
     at_end
-        Names that the last snapshot has.
+        Names that the last two snapshots have.
     right
         Names that are right for the fault.
     """
@@ -136,7 +136,8 @@ def verdict(
     for delivered in faulty:
         for defect in delivered.defects:
             names[defect.name] = names.get(defect.name, 0) + 1
-    at_end = frozenset(defect.name for defect in faulty[-1].defects)
+    # Masks that shake are right by chance, for a snapshot.
+    at_end = frozenset(defect.name for one in faulty[-2:] for defect in one.defects)
     right_db, faulty_db, unchecked_db = (
         _psnr_db(series[-_LAST:]) for series in (right, faulty, unchecked)
     )
