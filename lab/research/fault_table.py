@@ -1,4 +1,4 @@
-"""Print what a live rig says about faults of its hardware, and what they cost.
+"""Print the names that a live rig gives to faults of its hardware, and their costs.
 
 ``python lab/research/fault_table.py RIG… [--faults NAME…] [--onset N]`` draws simulated rigs by
 their numbers, and solves ten snapshots of each fault from its onset on. It prints for each the PSNR

@@ -1,1 +1,1 @@
-"""Rigs whose hardware misbehaves, and what the guarded solve of a rig says about them."""
+"""Rigs whose hardware misbehaves, and the verdict on the checks of a rig."""

@@ -1,4 +1,4 @@
-"""A simulated rig with a fault, and the verdict on what its guarded solve says."""
+"""A simulated rig with a fault, and the verdict on its checks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def solved(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rig says about its fault.
+    """Names and losses of a fault.
 
     Parameters
     ----------
