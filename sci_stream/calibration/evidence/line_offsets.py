@@ -52,8 +52,8 @@ class LineOffsets:
         self._looks.append([_of_halves(parts), _of_halves(parts.swapaxes(1, 2))])
 
     def spread(self, axis: int) -> float:
-        """Return the standard deviation of the offsets of the columns (0) or rows (1) that all
-        looks have in common, in units of y; 0 if they are right.
+        """Return the standard deviation of the offsets of the columns (0) or rows (1) that last,
+        in units of y; 0 if they are right.
         """
         return self._common([np.sum([look[axis] for look in self._looks], 0)])
 
@@ -62,7 +62,7 @@ class LineOffsets:
         return self._common([look[axis] for look in self._looks])
 
     def _common(self, sums: list[F64]) -> float:
-        """Return the standard deviation of what both halves of each line have in common."""
+        """Return the standard deviation that both halves of each line have in common."""
         if len(self._looks) < _FEWEST:
             return 0.0
         pairs = [_offsets(one) for one in sums]
@@ -71,8 +71,9 @@ class LineOffsets:
         mean = float(products.mean())
         sign = float(products.sum()) / max(float(np.sqrt(np.square(products).sum())), _TINY)
         alike = mean / max(float(first.std() * second.std()), _TINY)
-        level = sum(one[-1].sum() for one in sums) / sum(one[0].sum() for one in sums)
-        if sign < _LEAST_SIGN or alike < _LEAST_ALIKE or mean < (_LEAST * float(level)) ** 2:
+        weight = sum(float(one[0].sum()) for one in sums)
+        level = sum(float(one[-1].sum()) for one in sums) / max(weight, _TINY)
+        if sign < _LEAST_SIGN or alike < _LEAST_ALIKE or mean < (_LEAST * level) ** 2:
             return 0.0
         return float(np.sqrt(mean))
 
