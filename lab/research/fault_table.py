@@ -73,8 +73,8 @@ def main() -> None:
             statistics.median(getattr(one, loss) for one in of_fault)
             for loss in ("unchecked_db", "lost_db")
         )
-        words = Counter(one.word for one in of_fault).most_common()
-        counts = ", ".join(f"{word} {count}" for word, count in words)
+        common = Counter(one.word for one in of_fault).most_common()
+        counts = ", ".join(f"{word} {count}" for word, count in common)
         print(f"{name:10s} {unchecked_db:+6.1f} {lost_db:+6.1f} dB  {counts}")
 
 

@@ -24,9 +24,7 @@ import queue
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -37,14 +35,11 @@ from sci_stream.config import ReconstructSection
 from sci_stream.nodes.reconstruct.solver_thread import Solved, SolverThread
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Engine
-from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.metrics import psnr
-from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.options import SCENES as SIMULATED
 from sci_stream_lab.bench.datasets import Footage, filmed, filmed_scene
 from sci_stream_lab.bench.hardware.drawn_rigs import drawn_rig
+from sci_stream_lab.bench.hardware.faulty_rig import solved as solved_live
 from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 
 SIZES = (128, 64)
@@ -60,7 +55,6 @@ RIG_S = 30.0
 RIG_PERIOD_S = 0.1
 SERIES = 500
 SERIES_SNAPSHOTS = 11
-SERIES_PERIOD_S = 0.25
 # A smaller change of the result is no reason for a correction.
 LEAST_DB = 0.02
 
@@ -228,23 +222,17 @@ def one_result(solver: SolverThread, woken: queue.SimpleQueue[None]) -> list[Sol
 
 def series() -> Iterator[Case]:
     """Yield a case of each drawn series: all that its snapshots seem to show."""
-    cpu = torch.device("cpu")
-    denoiser = make_denoiser("tv", cpu)
-    settings = replace(default_settings(cpu, "tv"), warm_start=True)
     for number in range(SERIES):
         if not is_chosen(number):
             continue
         options = drawn_rig(number)
         fields = options.model_dump(exclude_unset=True) | {"snapshots": SERIES_SNAPSHOTS}
         footage = filmed(options.scene, "simulated", **fields)
-        engine = Engine(footage.calibration, denoiser, cpu, settings)
-        solver = GuardedSolver(engine, Guard(every=3, live=True))
-        names: dict[str, str] = {}
-        for snapshot in footage.snapshots:
-            now_s = SERIES_PERIOD_S * snapshot.id.seq
-            with patch("time.monotonic", return_value=now_s):
-                delivered = solver.solve(snapshot, ITERATIONS)
-            names |= {one.name: f"{one.name}: {one.text[:70]}" for one in delivered.defects}
+        names = {
+            one.name: f"{one.name}: {one.text[:70]}"
+            for delivered in solved_live(footage.snapshots, footage.calibration, ITERATIONS)
+            for one in delivered.defects
+        }
         yield Case(f"{number} {options.scene}", tuple(names.values()), "", 0.0)
 
 
