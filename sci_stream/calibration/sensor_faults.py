@@ -78,7 +78,7 @@ _CHANGED = 0.1
 _DARK = 0.05
 # Larger differences are edges. With 0.15, texture of one scene exceeded small gains of another.
 _EDGE = 0.1
-# Side of a block.
+# Side of a block. Smaller sensors show no fault.
 _BLOCK_PX = 16
 # A block counts from so many pixels on, over all pairs of snapshots.
 _BLOCK_PIXELS = 200
@@ -128,7 +128,9 @@ class SensorFaults:
         self._window = (..., rows, columns)
         self._phi = calibration.phi[self._window]
         self._step = 1 if calibration.bayer is None else 2
-        self._light = np.maximum(self._mean(self._phi.sum(0)), _TINY)
+        self._possible = min(calibration.shape) >= _BLOCK_PX
+        if self._possible:
+            self._light = np.maximum(self._mean(self._phi.sum(0)), _TINY)
         self._pictures = deque[_Picture](maxlen=3)
         self._lags = deque[tuple[float, float]](maxlen=_LOOKS)
         self._looks = deque[_Look](maxlen=_LOOKS_AT_PIXELS)
@@ -188,6 +190,8 @@ class SensorFaults:
         ``corrected`` are the errors that the solve took out of the counts, and ``solved`` the
         counts without them; None for no errors. The video is behind ``masks`` of this correction.
         """
+        if not self._possible:
+            return False
         self._see(id_, video, corrected.lag)
         began_s = time.monotonic()
         if began_s >= self._look_at_s:

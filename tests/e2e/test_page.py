@@ -966,6 +966,7 @@ def test_page_has_no_barriers(browser, rig: RunningRig, theme: str, size: tuple[
         viewer.visit()
         viewer.until_live()
         page.evaluate(AXE)
+        viewer.until(ENABLED)  # a button that becomes so meanwhile seems to have little contrast
         assert page.evaluate(FAULTS) == []
         for opened in ("more", "cut", "help-open"):
             page.evaluate(f"document.querySelector('#{opened}').click()")

@@ -623,6 +623,8 @@ def test_reconstruct_of_few_pixels_gives_a_video(size: tuple[int, int]) -> None:
     few_masks = 0.1 + draw.random((2, *size))
     few_pixels = (few_masks * draw.random((2, *size))).sum(0)
     assert solve(few_pixels, few_masks, iterations=2).video.shape == (2, *size)
+    series = solve(np.stack([few_pixels] * 3), few_masks, iterations=2)
+    assert series.video.shape == (3, 2, *size)
 
 
 def test_solver_is_accepted_by_its_earlier_name(y, masks) -> None:
