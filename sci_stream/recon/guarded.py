@@ -35,9 +35,9 @@ from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, 
 from sci_stream.calibration.evidence.response import gamma_defect
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
-from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.registration.response_fit import GAMMA
-from sci_stream.calibration.sensor_faults import SensorFaults
+from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.pixel_defects import PixelDefects, defects_of
+from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
 from sci_stream.model import Flags
 from sci_stream.optics.mask_errors import NO_CORRECTION
 from sci_stream.optics.mask_shift import corrected_masks

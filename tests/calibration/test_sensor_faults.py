@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration import sensor_faults
-from sci_stream.calibration.sensor_faults import SensorFaults
+from sci_stream.calibration.sensor import sensor_faults
+from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Array, Snapshot
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.optics.sensor_errors import SensorErrors

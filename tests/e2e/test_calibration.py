@@ -15,7 +15,7 @@ import pytest
 
 import sci_stream
 from sci_stream.arrays.api import DataWarning
-from sci_stream.calibration import sensor_faults
+from sci_stream.calibration.sensor import sensor_faults
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection

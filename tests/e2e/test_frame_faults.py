@@ -1,15 +1,18 @@
-"""Faults of frames, injected into a whole rig: named in log, summary, row and last line."""
+"""Faults of frames, injected into a whole rig: in log, summary, row, last line and status."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sci_stream.errors import DataError
 from sci_stream.model import CameraFrame
-from sci_stream.nodes.launcher.run import result_lines
+from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream_drivers.simulated import SimulatedCamera
 from tests.conftest import RigMaker
 
@@ -81,7 +84,7 @@ FAULTS: dict[str, tuple[Fault, int, str]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_of_frames_is_named_within_ten_snapshots(
-    rig_in_process: RigMaker, name: str, caplog: pytest.LogCaptureFixture
+    rig_in_process: RigMaker, name: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     fault, bit, words = FAULTS[name]
     kind = type("Faulty", (FaultyCamera,), {"fault": staticmethod(fault)})
@@ -89,7 +92,10 @@ def test_fault_of_frames_is_named_within_ten_snapshots(
     summary = rig.finish()
     assert words in caplog.text
     assert summary["frame_faults"][name] >= SNAPSHOTS - ONSET - 2
-    lines = list(result_lines({**summary, "restarts": 0}))
+    account = tmp_path / "summary.json"
+    account.write_text(json.dumps(summary))
+    lines, status = complete_summary(account, restarts=0)
+    assert status == DataError.exit_status
     assert any(words in line for line in lines)
     with rig.recordings() as (recording,):
         marks = recording.rows["chunk_FrameFault"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from sci_stream.model import F32, F64
@@ -27,8 +29,26 @@ _LEAST_TAKEN = 0.2
 _EXPLAINS = 0.7
 
 
+class SpeckFit(NamedTuple):
+    """A speck, and the share of the contrast of its place that it explains."""
+
+    speck: Speck
+    explained: float
+
+    @property
+    def is_round(self) -> bool:
+        """Whether the place looks like a speck."""
+        return self.explained >= _EXPLAINS
+
+
 def fitted_speck(picture: F32, x_px: float, y_px: float) -> Speck | None:
-    """Return the speck near a place; None if the place does not look like one.
+    """Return the speck near a place; None if the place does not look like one; see `fit_speck`."""
+    fit = fit_speck(picture, x_px, y_px)
+    return fit.speck if fit is not None and fit.is_round else None
+
+
+def fit_speck(picture: F32, x_px: float, y_px: float) -> SpeckFit | None:
+    """Fit a speck near a place; return None if the best one takes little light, or is too large.
 
     ``picture``, (H, W), is the mean logarithm of the light. Beside the speck it is a polynomial of
     the second degree.
@@ -49,9 +69,9 @@ def fitted_speck(picture: F32, x_px: float, y_px: float) -> Speck | None:
     x, y, radius, share, edge = (float(value) for value in best)
     explained = 1 - misfit / max(place.without_speck, 1e-12)
     at_bound = bool((best[:3] <= _LEAST[:3]).any() or (best[:3] >= _LARGEST[:3]).any())
-    if at_bound or share > 1 - _LEAST_TAKEN or explained < _EXPLAINS:
+    if at_bound or share > 1 - _LEAST_TAKEN:
         return None
-    return Speck(x_px + x, y_px + y, radius, share, edge)
+    return SpeckFit(Speck(x_px + x, y_px + y, radius, share, edge), explained)
 
 
 class _Place:

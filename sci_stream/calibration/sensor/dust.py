@@ -1,11 +1,13 @@
 """Find dust before the sensor: places that take the same share of the light from every scene.
 
 A dark place of a scene looks the same in one snapshot. Over several, a scene that passes changes
-inside such a place as much as around it, and dust keeps its contrast. A scene at rest says nothing.
+inside such a place as much as around it, and dust keeps its contrast. A scene at rest says nothing,
+unless the dust arrives meanwhile; see `dust_arrival`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 import numpy as np
@@ -13,8 +15,9 @@ import torch
 from torch.nn import functional
 
 from sci_stream.calibration.evidence.defect import Defect
-from sci_stream.calibration.speck_fit import fitted_speck
-from sci_stream.model import F32, Flags
+from sci_stream.calibration.sensor.dust_arrival import DustArrivals
+from sci_stream.calibration.sensor.speck_fit import fitted_speck
+from sci_stream.model import F32, F64, Flags
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.sensor_errors import MAX_SPECKS, Speck
 
@@ -59,6 +62,8 @@ _DARK = 0.02
 _MEAN_LOOKS = 100
 # Known specks are fitted again after so many looks.
 _REFIT = 5
+# A mean of fewer looks still shows the scene.
+_FEWEST_OF_MEAN = 4
 
 
 class Dust:
@@ -69,8 +74,8 @@ class Dust:
 
     def __init__(self, calibration: Calibration, *, correct: bool = False) -> None:
         self._correct = correct
-        self.specks: tuple[Speck, ...] = ()
-        """Specks of dust whose light can be restored, known from the first look at them on."""
+        self._fitted: tuple[Speck, ...] = ()
+        """Specks that were fitted to the mean."""
         self._mean: F32 | None = None
         """Mean logarithm of the light of each pixel."""
         self._added = 0
@@ -83,16 +88,29 @@ class Dust:
         """Cells of dust, and the mean contrast of each cell; None while the looks show none."""
         light = self._cells(open_to_light)
         self._possible = min(light.shape) > _SURROUNDINGS
+        self._arrivals = DustArrivals(self._light, self._cell_px)
         if self._possible:
             self._open = [np.maximum(_mean(light, _PLACE), _DARK), np.maximum(_ring(light), _DARK)]
 
-    def forget(self) -> None:
-        """Forget all looks."""
+    @property
+    def specks(self) -> tuple[Speck, ...]:
+        """Specks of dust whose light can be restored."""
+        if not self._correct:
+            return ()
+        arrived = tuple(one.fit.speck for one in self._arrivals.known if one.fit.is_round)
+        others = (one for one in self._fitted if not _are_near(one, arrived))
+        return (*arrived, *others)[:MAX_SPECKS]
+
+    def begin_anew(self) -> None:
+        """Forget all looks, and the dust that they show. Dust that arrived is still there."""
         self._looks.clear()
         self._shown = None
+        self._forget_mean()
+
+    def _forget_mean(self) -> None:
         self._mean = None
         self._added = 0
-        self.specks = ()
+        self._fitted = ()
 
     def add(self, y: F32) -> None:
         """Add a measurement, (H, W)."""
@@ -107,6 +125,11 @@ class Dust:
         place, ring = (np.log(np.maximum(part, least)) for part in (places, rings))
         self._looks.append(np.stack((place, ring)))
         self._shown = self._dusty()
+        known = self._arrivals.known
+        self._arrivals.add(place - ring, y)
+        if len(self._arrivals.known) > len(known):
+            # The mean is of looks without this dust.
+            self._forget_mean()
         if self._correct:
             self._renew_specks(y)
 
@@ -118,36 +141,51 @@ class Dust:
         share = 1 / min(self._added, _MEAN_LOOKS)
         self._mean = latest if self._mean is None else self._mean + share * (latest - self._mean)
         if self._added % _REFIT == 0:
-            again = (fitted_speck(self._mean, one.x_px, one.y_px) for one in self.specks)
-            self.specks = tuple(one for one in again if one is not None)
-        if self._shown is None:
-            return
-        rows, columns = np.nonzero(self._shown[0])
-        x_px, y_px = (self._cell_px * (places + 0.5) - 0.5 for places in (columns, rows))
+            again = (fitted_speck(self._mean, one.x_px, one.y_px) for one in self._fitted)
+            self._fitted = tuple(one for one in again if one is not None)
+        x_px, y_px = self._places()
         for known in self.specks:
             apart = np.hypot(x_px - known.x_px, y_px - known.y_px) > 2 * known.radius_px + 4
             x_px, y_px = x_px[apart], y_px[apart]
         if not len(x_px) or len(self.specks) >= MAX_SPECKS:
             return
         # Cells of one speck are near each other; another speck has its turn at the next look.
-        near = np.hypot(x_px - x_px[0], y_px - y_px[0]) < _RING * self._cell_px / 2
+        turn = self._added % len(x_px)
+        near = np.hypot(x_px - x_px[turn], y_px - y_px[turn]) < _RING * self._cell_px / 2
         speck = fitted_speck(self._mean, float(x_px[near].mean()), float(y_px[near].mean()))
         if speck is not None:
-            self.specks += (speck,)
+            self._fitted += (speck,)
+
+    def _places(self) -> tuple[F64, F64]:
+        """Return x and y of cells of dust, in pixels."""
+        cells = np.zeros((0, 2)) if self._shown is None else np.argwhere(self._shown[0])
+        if self._added >= _FEWEST_OF_MEAN:
+            arrived = [(one.row, one.column) for one in self._arrivals.known]
+            cells = np.vstack([cells, np.array(arrived).reshape(-1, 2)])
+        y_px, x_px = self._cell_px * (cells.T + 0.5) - 0.5
+        return x_px, y_px
 
     @property
     def defects(self) -> list[Defect]:
         """Dust that the looks show; empty for none."""
+        arrived = self._arrivals.known
         if self.specks:
             deepest = min(self.specks, key=lambda speck: speck.share)
             place = round(deepest.x_px), round(deepest.y_px)
             return [_named(place, 1 - deepest.share, is_restored=True)]
+        if arrived:
+            darkest = min(arrived, key=lambda one: one.share)
+            return [_named(self._pixel(darkest.row, darkest.column), 1 - darkest.share)]
         if self._shown is None:
             return []
         dusty, contrast = self._shown
         row, column = np.unravel_index(np.where(dusty, contrast, 0.0).argmin(), dusty.shape)
-        place = int(self._cell_px * column + 1), int(self._cell_px * row + 1)
-        return [_named(place, 1 - float(np.exp(contrast[row, column])))]
+        share = 1 - float(np.exp(contrast[row, column]))
+        return [_named(self._pixel(int(row), int(column)), share)]
+
+    def _pixel(self, row: int, column: int) -> tuple[int, int]:
+        """Return x and y of the middle of a cell."""
+        return self._cell_px * column + self._cell_px // 2, self._cell_px * row + self._cell_px // 2
 
     def _dusty(self) -> tuple[Flags, F32] | None:
         """Return cells of dust, and the mean contrast of each cell, a logarithm; None for none."""
@@ -180,6 +218,13 @@ class Dust:
         height, width = (size // side for size in image.shape)
         whole = image[: height * side, : width * side].reshape(height, side, width, side)
         return np.asarray(whole.mean((1, 3)), np.float32)
+
+
+def _are_near(speck: Speck, others: tuple[Speck, ...]) -> bool:
+    return any(
+        math.hypot(speck.x_px - one.x_px, speck.y_px - one.y_px) < 2 * one.radius_px + 4
+        for one in others
+    )
 
 
 def _named(place: tuple[int, int], share: float, *, is_restored: bool = False) -> Defect:

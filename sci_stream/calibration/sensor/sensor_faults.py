@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from sci_stream.calibration.diagnosis import MAX_BLUR_PX2
-from sci_stream.calibration.dust import Dust
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.uncoded_light import UncodedLight, ring_mean
+from sci_stream.calibration.sensor.dust import Dust
 from sci_stream.model import F32, F64, Array, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -110,6 +111,22 @@ class _Look(NamedTuple):
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
 
 
+class _Paced:
+    """Does work that pauses after each time for so many times its duration."""
+
+    def __init__(self, pauses: float) -> None:
+        self._pauses = pauses
+        self._due_s = -math.inf
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        began_s = time.monotonic()
+        if began_s < self._due_s:
+            return
+        work()
+        ended_s = time.monotonic()
+        self._due_s = ended_s + self._pauses * (ended_s - began_s)
+
+
 class SensorFaults:
     """Compare snapshots of one calibration and their videos.
 
@@ -122,7 +139,9 @@ class SensorFaults:
     ) -> None:
         self._calibration = calibration
         self._correct = correct
-        self._pauses = _PAUSES if paced else 0
+        self._looks_paced = _Paced(_PAUSES if paced else 0)
+        # A look for dust takes less time, and it needs many.
+        self._dust_paced = _Paced(_PAUSES if paced else 0)
         height, width = calibration.shape
         rows, columns = (_middle(size) for size in (height, width))
         self._window = (..., rows, columns)
@@ -139,7 +158,6 @@ class SensorFaults:
         # squares and pixels.
         self._pairs = deque[F64](maxlen=_LOOKS_AT_PIXELS)
         self._dust = Dust(calibration, correct=correct)
-        self._look_at_s = -math.inf
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
         self._held = 0
@@ -162,13 +180,13 @@ class SensorFaults:
         self._lags.clear()
         self._uncoded.forget()
         self._forget_pixels()
-        self._dust.forget()
+        self._dust.begin_anew()
         self.defects = []
         self.errors = NO_SENSOR_ERRORS
 
     def begin_anew(self) -> None:
         """Forget what many looks show: something has changed. Few looks show that by themselves."""
-        self._dust.forget()
+        self._dust.begin_anew()
 
     def _forget_pixels(self) -> None:
         for known in (self._looks, self._pairs):
@@ -193,11 +211,9 @@ class SensorFaults:
         if not self._possible:
             return False
         self._see(id_, video, corrected.lag)
-        began_s = time.monotonic()
-        if began_s >= self._look_at_s:
-            self._look(counts if solved is None else solved, video, corrected, masks)
-            ended_s = time.monotonic()
-            self._look_at_s = ended_s + self._pauses * (ended_s - began_s)
+        light = counts if solved is None else solved
+        self._looks_paced(lambda: self._look(light, video, corrected, masks))
+        self._dust_paced(lambda: self._look_for_dust(light, corrected))
         self._estimates = {}
         shown = self._uncoded_light()
         if not shown or self._correct:
@@ -233,7 +249,7 @@ class SensorFaults:
         if any(others):
             self._forget_pixels()
             self._uncoded.forget()
-            self._dust.forget()
+            self._dust.begin_anew()
         elif len(before) != len(self._dust.specks):
             self._forget_pixels()
         self.errors = SensorErrors(**renewed, specks=self._dust.specks)
@@ -262,9 +278,7 @@ class SensorFaults:
             self._uncoded.forget()
         else:
             self._uncoded.add(solved, video, masks, corrected)
-        whole = self._calibration.measurement(solved)
-        self._dust.add(whole * corrected.transmission(whole.shape))
-        y = whole[self._window]
+        y = self._calibration.measurement(solved)[self._window]
         frames = np.asarray(video[self._window], np.float32)
         expected = np.einsum("bhw,bhw->hw", self._phi, ring_mean(frames, self._step))
         rest = (y - expected) / np.maximum(expected, _DARK)
@@ -275,6 +289,10 @@ class SensorFaults:
         now = _Look(np.asarray(picture, np.float32), rest)
         self._pairs.append(np.array([_common(now, other) for other in self._looks]))
         self._looks.append(now)
+
+    def _look_for_dust(self, solved: Array, corrected: SensorErrors) -> None:
+        y = self._calibration.measurement(solved)
+        self._dust.add(y * corrected.transmission(y.shape))
 
     def _mean(self, image: F32) -> F32:
         """Return the mean of each pixel and its eight neighbours of one colour."""
