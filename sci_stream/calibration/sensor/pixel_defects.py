@@ -37,6 +37,12 @@ _FEW = 0.004
 # A larger share is another fault.
 _MAX_SHARE = 0.03
 _AROUND_PX = 7
+# A dead pixel has at most this share of the light that its neighbours promise, in each snapshot,
+# where they promise more than this share of the mean brightness.
+_DEAD = 0.1
+_PROMISED = 0.3
+# Up to 0.0014 of the pixels of right rigs are so dark in four snapshots, beside things with edges.
+_FEW_DEAD = 0.0018
 # Defects are spread: they are counted in squares of this side.
 _SQUARE_PX = 15
 # Letters on a bursting balloon looked like defects, and filled a sixth of such a square; 1 % of
@@ -56,6 +62,7 @@ class PixelDefects:
         self._calibration = calibration
         self._step = 1 if calibration.bayer is None else 2
         self._rests = deque[F32](maxlen=_SNAPSHOTS)
+        self._dark = deque[Flags](maxlen=_SNAPSHOTS)
         self._correction = NO_CORRECTION
         self._phi = calibration.phi
         self._phi_of_looks = calibration.phi
@@ -63,6 +70,7 @@ class PixelDefects:
     def forget(self) -> None:
         """Forget all snapshots."""
         self._rests.clear()
+        self._dark.clear()
 
     def add(
         self, counts: Array, video: Array, correction: MaskCorrection = NO_CORRECTION
@@ -77,8 +85,10 @@ class PixelDefects:
         frames = ring_mean(np.asarray(video, np.float32), self._step)
         if correction.light:
             frames *= np.array(correction.light, np.float32).reshape(-1, 1, 1)
-        rest = y - np.einsum("bhw,bhw->hw", self._phi, frames)
-        self._rests.append(rest / max(float(y.mean()), _TINY))
+        promised = np.einsum("bhw,bhw->hw", self._phi, frames)
+        mean = max(float(y.mean()), _TINY)
+        self._rests.append((y - promised) / mean)
+        self._dark.append((y < _DEAD * promised) & (promised > _PROMISED * mean))
         if len(self._rests) < _FEWEST:
             return None
         rests = np.stack(self._rests)
@@ -89,11 +99,18 @@ class PixelDefects:
         largest = functional.max_pool2d(around, 3, 1, 1)[0, 0].numpy()
         defects = (size >= largest) & (size > _LEAST_SHARE) & (size > _STEADY * spread)
         defects &= size > _STANDS_OUT * _usual_around(size)
+        dead = self._spread(np.all(self._dark, axis=0))
+        both = np.zeros_like(dead)
+        for pixels, few in ((self._spread(defects), _FEW), (dead, _FEW_DEAD)):
+            if few < pixels.mean() < _MAX_SHARE:
+                both |= pixels
+        return both if both.any() else None
+
+    def _spread(self, defects: Flags) -> Flags:
+        """Return those of the defects that are not beside many others."""
         alike = torch.from_numpy(defects.astype(np.float32))[None]
         share = functional.avg_pool2d(alike, _SQUARE_PX, 1, _SQUARE_PX // 2)[0].numpy()
-        defects &= share <= _MAX_OF_SQUARE
-        defects &= self._calibration.good
-        return defects if _FEW < defects.mean() < _MAX_SHARE else None
+        return np.asarray(defects & (share <= _MAX_OF_SQUARE) & self._calibration.good)
 
     def _correct(self, correction: MaskCorrection) -> None:
         """Take the masks with this correction, and forget the looks behind others."""
@@ -105,7 +122,7 @@ class PixelDefects:
         ).numpy()
         change = np.abs(self._phi - self._phi_of_looks).mean()
         if change > _OTHER_MASKS * self._phi.mean():
-            self._rests.clear()
+            self.forget()
             self._phi_of_looks = self._phi
 
 

@@ -119,6 +119,12 @@ def _dark_pattern(moment: Moment) -> None:
     moment.phi[len(moment.phi) // 2] = moment.phi.min()
 
 
+def _dwell(moment: Moment) -> None:
+    gains = np.ones(len(moment.phi), np.float32)
+    gains[[0, -1]] = 2
+    moment.frames = moment.frames * (gains / gains.mean())[:, None, None]
+
+
 def _ripple(depth: float) -> Change:
     def change(moment: Moment) -> None:
         B = len(moment.phi)
@@ -237,6 +243,10 @@ def _row_noise(moment: Moment, shape: tuple[int, ...]) -> F64:
     return np.tile(moment.rng.normal(0, 40, (shape[0], 1)), (1, shape[1]))
 
 
+def _dead(moment: Moment, counts: F64) -> F64:
+    return np.where(_some_pixels(counts.shape, 0.003), moment.sensor.black_dn, counts)
+
+
 def _warm(_moment: Moment, shape: tuple[int, ...]) -> F64:
     return 400.0 * _some_pixels(shape, 0.01)
 
@@ -295,6 +305,8 @@ FAULTS: dict[str, Fault] = {
     "swap2": _optical(f"mask_order {_EXPOSURE}", _with_order(_exchanged)),
     "twice": _optical(f"mask_order {_EXPOSURE}", _with_order(_twice)),
     "dark": _optical(_EXPOSURE, _dark_pattern),
+    # The first and the last mask are shown twice as long as the others.
+    "dwell": _optical(f"{_EXPOSURE} light", _dwell),
     "reverse": _optical("mask_order", _with_order(lambda B: list(range(B))[::-1])),
     "invert": _optical("mask_sign", _inverted),
     # Light.
@@ -319,6 +331,7 @@ FAULTS: dict[str, Fault] = {
     "gamma": _electrical("gamma", _of_light(_gamma)),
     "warm": _electrical("warm_pixels stuck_pixels", _with_offset(_warm)),
     "hot": _electrical("warm_pixels stuck_pixels", _with_offset(_hot)),
+    "dead": _electrical("warm_pixels stuck_pixels", _dead),
     "column": _electrical("stuck_pixels", _with_offset(_hot_columns)),
     "colfix": _electrical("column_offsets", _with_offset(_columns)),
     "rows": _electrical("row_offsets unexplained", _with_offset(_row_noise)),
