@@ -266,8 +266,9 @@ class SensorFaults:
         if bool(first.lag) != bool(third.lag) or bool(second.lag) != bool(third.lag):
             return
         lag = _fading(first, second, third) + corrected_lag
-        backwards = max(0.0, np.nan_to_num(_fading(third, second, first)))
-        self._lags.append((lag, lag - backwards))
+        backwards = _fading(third, second, first)
+        if not math.isnan(backwards):
+            self._lags.append((lag, lag - max(0.0, backwards)))
 
     def _look(
         self, solved: Array, video: Array, corrected: SensorErrors, masks: MaskCorrection
