@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from sci_stream.model import Snapshot
+
 FRAME_FAULT = "FrameFault"
 """Chunk data of a frame with faults: the sum of their bits."""
 
@@ -51,6 +53,14 @@ FAULTS = {
 }
 """By the name of their count."""
 UNIT = "bits: 1 identical 2 torn 4 rows 8 missed 16 early 32 clock"
+
+
+_OF_CONTENT = FAULTS["torn"].bit | FAULTS["rows_missing"].bit
+
+
+def is_whole(snapshot: Snapshot) -> bool:
+    """Return whether no rows of the frame are missing or of another frame."""
+    return not int(snapshot.chunks.get(FRAME_FAULT, 0)) & _OF_CONTENT
 
 
 def fault_lines(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -96,6 +96,8 @@ class Guard:
         Frequency at which the lamps pulse; None if unknown.
     frame_s
         Time from one mask to the next; None for a B-th of the exposure.
+    is_whole
+        Whether the frame of a snapshot is whole. Others are solved, and say nothing of the masks.
     """
 
     every: int = 20
@@ -105,6 +107,7 @@ class Guard:
     correct_sensor: bool = True
     lamps_hz: float | None = None
     frame_s: float | None = None
+    is_whole: Callable[[Snapshot], bool] = lambda _snapshot: True
 
 
 NO_GUARD = Guard(every=0)
@@ -441,7 +444,8 @@ class GuardedSolver:
         self._pending[snapshot.id] = solved
         if len(self._pending) > _MAX_PENDING:
             del self._pending[next(iter(self._pending))]
-        self.measure(solved.snapshot)
+        if self._guard.is_whole(snapshot):
+            self.measure(solved.snapshot)
         return self.engine.begin(solved.snapshot, iterations, watch=watch)
 
     def _without_errors(
@@ -472,7 +476,7 @@ class GuardedSolver:
         known = self._pending.pop(snapshot.id, None)
         solved = _Solved(snapshot, NO_SENSOR_ERRORS) if known is None else known
         health = None
-        if self._monitor is not None:
+        if self._monitor is not None and self._guard.is_whole(snapshot):
             self._misfit = self._network_misfit(pending.own_residual, report.noise or 0.0)
             # A residual that changes because an image was found says nothing about the masks.
             checked, usual = pending.without_image(video, report)

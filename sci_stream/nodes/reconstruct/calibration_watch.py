@@ -6,6 +6,7 @@ import logging
 
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.config import CalibrationSection
+from sci_stream.delivery.frame_faults import is_whole
 from sci_stream.model import Snapshot
 from sci_stream.modulation.feedback import (
     CORRECTIONS,
@@ -49,6 +50,7 @@ class CalibrationWatch:
             correct_sensor=section.correct_sensor,
             lamps_hz=section.lamps_hz or None,
             frame_s=frame_s,
+            is_whole=is_whole,
         )
         self.solver = GuardedSolver(engine, guard, failed=_log_failure)
         self.engine = engine
