@@ -21,6 +21,8 @@ from sci_stream.optics.sensor_errors import MAX_SPECKS
 # So many looks before and after are compared.
 _BEFORE = 4
 _AFTER = 4
+# A speck is fitted to their means, and to the next looks, between which a slow scene rests.
+_COMPARED = (4, 1)
 # Each look after is darker than each look before, by this difference of logarithms at least.
 _LEAST = 0.3
 # Places that are not round are darker by this difference.
@@ -123,16 +125,17 @@ class DustArrivals:
 
     def _look_for_dust(self, looks: F32, darker: F32, least: float) -> None:
         """Remember places that have become darker by ``least``, and remove them from ``darker``."""
-        difference = None
+        differences: list[F32] = []
         while len(self._places) < MAX_SPECKS:
             row, column = (int(place) for place in np.unravel_index(darker.argmax(), darker.shape))
             gap = float(darker[row, column])
             if gap < least:
                 return
-            if difference is None:
-                difference = self._difference()
+            differences = differences or [self._difference(looks) for looks in _COMPARED]
             x_px, y_px = (self._cell_px * (place + 0.5) - 0.5 for place in (column, row))
-            fit = fit_speck(difference, x_px, y_px)
+            fits = [fit_speck(difference, x_px, y_px) for difference in differences]
+            known = [fit for fit in fits if fit is not None]
+            fit = max(known, key=lambda one: one.explained, default=None)
             if fit is not None and fit.explained > _LEAST_EXPLAINED:
                 before, after = np.split(looks[:, row, column], [_BEFORE])
                 level = float(before.min() + after.max()) / 2
@@ -148,13 +151,15 @@ class DustArrivals:
             others[_near(one.row, one.column)] = False
         return others
 
-    def _difference(self) -> F32:
-        """Return by how much each pixel has become brighter, the difference of mean logarithms."""
+    def _difference(self, looks: int) -> F32:
+        """Return by how much each pixel has become brighter within so many looks before and after,
+        the difference of mean logarithms.
+        """
         logs = []
-        for y in self._pictures:
+        for y in list(self._pictures)[_BEFORE - looks : _BEFORE + looks]:
             lit = y / self._light
             logs.append(np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6))))
-        return np.asarray(np.mean(logs[_BEFORE:], 0) - np.mean(logs[:_BEFORE], 0), np.float32)
+        return np.asarray(np.mean(logs[looks:], 0) - np.mean(logs[:looks], 0), np.float32)
 
 
 def _near(row: int, column: int) -> tuple[slice, slice]:
