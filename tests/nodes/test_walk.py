@@ -29,6 +29,7 @@ BESIDE_THE_WAY = {
         "nodes/reconstruct/calibration_watch",
         "calibration/monitor",
         "calibration/baseline",
+        "delivery/frame_faults",
     ),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
     "recon/warm_up",  # solves before the first snapshot
