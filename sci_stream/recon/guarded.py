@@ -12,7 +12,9 @@ Each door of the product solves here: rigs, replay, ``reconstruct``, ``solve``, 
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -39,7 +41,7 @@ from sci_stream.calibration.registration.response_fit import GAMMA
 from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
-from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection, MaskError
 from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Tail, Watch
@@ -55,6 +57,12 @@ _PAUSES = 100
 _PAUSES_WITHHELD = 1
 # The comparison of pixels over many snapshots takes 5 % of the time.
 _PAUSES_PIXELS = 20
+# Snapshots whose brightness is compared before and after masks have another light.
+_LEVELS = 8
+# Masks have the light of their calibration if their gains are off by less.
+_EVEN = 0.03
+# The brightness has changed by less than this share of the change by the gains: it has not.
+_AS_BRIGHT = 0.3
 # The monitor measures these better than an inspection.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
 NETWORK_MISFIT = "network_misfit"
@@ -185,6 +193,8 @@ class GuardedSolver:
         self._defective: Flags | None = None
         self._pixels_at_s = 0.0
         self._inspect_at_s = 0.0
+        self._even_levels = deque[float](maxlen=_LEVELS)
+        self._uneven_levels = deque[float](maxlen=_LEVELS)
         self._light = LightWatch(engine.masks, guard.lamps_hz)
         self._light_changes = False
         self._shown: tuple[float, ...] = ()
@@ -255,6 +265,8 @@ class GuardedSolver:
 
     def _measure(self, snapshot: Snapshot, monitor: CalibrationMonitor) -> None:
         began_s = time.monotonic()
+        if self._guard.live:
+            self._see_level(snapshot)
         if self._guard.live and self._brightness.add(snapshot.id, snapshot.counts):
             monitor.look_now()
         if monitor.shown.light != self._shown:
@@ -305,7 +317,31 @@ class GuardedSolver:
         of_exposure = bool(light) and self._light.of_exposure
         self._light.of_masks = light if of_exposure else ()
         lit = correction.exposed(light) if of_exposure else correction.lit(light)
-        self.engine.correct_masks(lit)
+        self.engine.correct_masks(self._as_bright_as_before(lit))
+
+    def _see_level(self, snapshot: Snapshot) -> None:
+        """Remember how bright the snapshot is, beside those of masks of the same light."""
+        dark = float(np.mean(self.engine.calibration.dark))
+        is_even = self.engine.masks.correction.gain_error < _EVEN
+        if is_even:
+            self._uneven_levels.clear()
+        levels = self._even_levels if is_even else self._uneven_levels
+        levels.append(float(snapshot.counts.mean()) - dark)
+
+    def _as_bright_as_before(self, correction: MaskCorrection) -> MaskCorrection:
+        """Return masks with the light of all, if the snapshots became no brighter by them.
+
+        One snapshot does not tell masks that are shown for longer from others that are shown for
+        less.
+        """
+        gains = np.array([1 + mask.gain for mask in correction.masks or (MaskError(),)])
+        brighter = math.log(gains.mean())
+        if not self._even_levels or not self._uneven_levels or abs(brighter) < _EVEN:
+            return correction
+        level = np.median(self._uneven_levels) / np.median(self._even_levels)
+        if not level > 0 or abs(math.log(level)) > _AS_BRIGHT * abs(brighter):
+            return correction
+        return correction.exposed([1 / gains.mean()] * len(gains)).rounded()
 
     def _light_of(self, snapshot: Snapshot) -> tuple[float, ...]:
         """Return the light of each frame besides gains of the masks; empty if it is even."""

@@ -169,9 +169,11 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
         ]
         stopped_s = time.monotonic()
         rig.process.send_signal(signal.SIGINT)
-        # The status shows that the recording lacks snapshots.
-        status = StorageError.exit_status if policy == "record" else 0
-        ledger = assert_accounted_for(rig.finish(120, status=status))
+        status = rig.wait(120)
+        ledger = assert_accounted_for(rig.summary())
+        # The status shows that the recording lacks snapshots, also those of a sink that is behind.
+        is_incomplete = policy == "record" or ledger["dropped"].get("ring_full", 0) > 0
+        assert status == (StorageError.exit_status if is_incomplete else 0), rig.output
         assert policy == "record" or time.monotonic() - stopped_s < 15
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     for node in ("acquire", "sink"):  # a reconstruct node has few of them

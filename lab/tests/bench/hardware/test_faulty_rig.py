@@ -14,14 +14,12 @@ from sci_stream_lab.bench.hardware.faulty_rig import SOON, FaultyRig, solved, ve
 ONSET = 8
 ITERATIONS = 3
 COUNT = ONSET + SOON
-# Faults of which a scene that moves for ten snapshots says nothing.
-UNNAMED = {"none", "dust"}
 # One of each kind: exposure, light, masks, pixels, counts. The others take minutes.
-FAST = {"short08", "stray", "shift", "prnu", "gain"}
+FAST = {"dwell", "stray", "shift", "dust", "gain"}
 NAMED = [
     pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
     for name in FAULTS
-    if name not in UNNAMED
+    if name != "none"
 ]
 
 
@@ -58,6 +56,13 @@ def test_fault_is_named_or_costs_little(rig: FaultyRig, right: list[Delivered], 
     faulty = solved(snapshots, rig.calibration, ITERATIONS)
     result = verdict(FAULTS[name], right[ONSET:], faulty[ONSET:], faulty[ONSET:])
     assert result.word in ("right", "harmless"), result
+
+
+def test_stage_that_dwells_leaves_the_brightness(rig: FaultyRig, right: list[Delivered]) -> None:
+    snapshots = rig.snapshots(FAULTS["dwell"], onset=ONSET, count=COUNT)
+    faulty = solved(snapshots, rig.calibration, ITERATIONS)
+    result = verdict(FAULTS["dwell"], right[ONSET:], faulty[ONSET:], faulty[ONSET:])
+    assert result.lost_db < 2, result
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTS if name != "none"])
