@@ -41,7 +41,7 @@ from sci_stream.calibration.registration.response_fit import GAMMA
 from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
-from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection, MaskError
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Tail, Watch
@@ -57,10 +57,8 @@ _PAUSES = 100
 _PAUSES_WITHHELD = 1
 # The comparison of pixels over many snapshots takes 5 % of the time.
 _PAUSES_PIXELS = 20
-# Snapshots whose brightness is compared before and after masks have another light.
+# Snapshots whose brightness is compared before and after exposures differ from the plan.
 _LEVELS = 8
-# Masks have the light of their calibration if their gains are off by less.
-_EVEN = 0.03
 # The brightness has changed by less than this share of the change by the gains: it has not.
 _AS_BRIGHT = 0.3
 # The monitor measures these better than an inspection.
@@ -311,37 +309,38 @@ class GuardedSolver:
 
     def _correct(self, correction: MaskCorrection, light: tuple[float, ...]) -> None:
         """Correct the masks, and take them under this light of each frame."""
-        if self._shown:
-            correction = correction.exposed(self._shown)
-        correction = replace(correction, sensor=self.engine.masks.correction.sensor)
         of_exposure = bool(light) and self._light.of_exposure
         self._light.of_masks = light if of_exposure else ()
-        lit = correction.exposed(light) if of_exposure else correction.lit(light)
-        self.engine.correct_masks(self._as_bright_as_before(lit))
+        shown = np.multiply(self._shown or (1.0,), self._light.of_masks or (1.0,))
+        if len(shown) > 1:
+            correction = self._as_bright_as_before(correction.exposed(shown.tolist()))
+        if not of_exposure:
+            correction = correction.lit(light)
+        self.engine.correct_masks(replace(correction, sensor=self.engine.masks.correction.sensor))
 
     def _see_level(self, snapshot: Snapshot) -> None:
-        """Remember how bright the snapshot is, beside those of masks of the same light."""
-        dark = float(np.mean(self.engine.calibration.dark))
-        is_even = self.engine.masks.correction.gain_error < _EVEN
-        if is_even:
+        """Remember how bright the snapshot is, beside those of exposures as planned."""
+        is_planned = not self._shown and not self._light.of_masks
+        if is_planned:
             self._uneven_levels.clear()
-        levels = self._even_levels if is_even else self._uneven_levels
+        levels = self._even_levels if is_planned else self._uneven_levels
+        dark = float(np.mean(self.engine.calibration.dark))
         levels.append(float(snapshot.counts.mean()) - dark)
 
     def _as_bright_as_before(self, correction: MaskCorrection) -> MaskCorrection:
-        """Return masks with the light of all, if the snapshots became no brighter by them.
+        """Return masks with the light of all masks, if the snapshots are as bright as those of the
+        exposures as planned.
 
         One snapshot does not tell masks that are shown for longer from others that are shown for
         less.
         """
-        gains = np.array([1 + mask.gain for mask in correction.masks or (MaskError(),)])
-        brighter = math.log(gains.mean())
-        if not self._even_levels or not self._uneven_levels or abs(brighter) < _EVEN:
+        if not self._even_levels or not self._uneven_levels:
             return correction
         level = np.median(self._uneven_levels) / np.median(self._even_levels)
-        if not level > 0 or abs(math.log(level)) > _AS_BRIGHT * abs(brighter):
+        gain = float(np.mean([1 + mask.gain for mask in correction.masks]))
+        if not level > 0 or abs(math.log(level)) > _AS_BRIGHT * abs(math.log(gain)):
             return correction
-        return correction.exposed([1 / gains.mean()] * len(gains)).rounded()
+        return correction.exposed([1 / gain] * len(correction.masks)).rounded()
 
     def _light_of(self, snapshot: Snapshot) -> tuple[float, ...]:
         """Return the light of each frame besides gains of the masks; empty if it is even."""

@@ -160,6 +160,8 @@ class SensorFaults:
         self._dust = Dust(calibration, correct=correct)
         self._names: list[str] = []
         """Names of the faults that the last snapshot showed."""
+        self._lasting: list[Defect] = []
+        """Faults but dust that snapshots in a row showed."""
         self._held = 0
         """Snapshots in a row that showed these."""
         self._estimates: dict[str, float] = {}
@@ -181,6 +183,7 @@ class SensorFaults:
         self._uncoded.forget()
         self._forget_pixels()
         self._dust.begin_anew()
+        self._lasting = []
         self.defects = []
         self.errors = NO_SENSOR_ERRORS
 
@@ -218,23 +221,27 @@ class SensorFaults:
         shown = self._uncoded_light()
         if not shown or self._correct:
             # Light and offsets that are not corrected show as gains of pixels, too.
-            shown += [*(self._lines() or self._gains()), *self._lag(), *self._dust.defects]
+            shown += [*(self._lines() or self._gains()), *self._lag()]
         names = [defect.name for defect in shown]
         self._held = self._held + 1 if names == self._names else 1
         self._names = names
-        was_known = names == [defect.name for defect in self.defects]
-        if self._held < _HOLDS:
-            return False
-        self.defects = shown
-        self._renew()
-        return not was_known
+        known = [defect.name for defect in self.defects]
+        if self._held >= _HOLDS:
+            self._lasting = shown
+            self._renew()
+        if len(self._dust.specks) != len(self.errors.specks):
+            self._forget_pixels()
+        self.errors = self.errors._replace(specks=self._dust.specks)
+        # Dust has lasted before it is known.
+        self.defects = [*self._lasting, *self._dust.defects]
+        return known != [defect.name for defect in self.defects]
 
     def _renew(self) -> None:
-        """Renew the errors to correct, slowly where they are known."""
+        """Renew the errors to correct but dust, slowly where they are known."""
         if not self._correct:
             return
         known = self.errors._asdict()
-        before = known.pop("specks")
+        specks = known.pop("specks")
         renewed = dict(self._estimates)
         if known["lag"] and "lag" in renewed:
             renewed["lag"] = known["lag"] + _NEWEST * (renewed["lag"] - known["lag"])
@@ -250,9 +257,7 @@ class SensorFaults:
             self._forget_pixels()
             self._uncoded.forget()
             self._dust.begin_anew()
-        elif len(before) != len(self._dust.specks):
-            self._forget_pixels()
-        self.errors = SensorErrors(**renewed, specks=self._dust.specks)
+        self.errors = SensorErrors(**renewed, specks=specks)
 
     def _see(self, id_: SnapshotId, video: Array, corrected_lag: float) -> None:
         """Compare consecutive snapshots, which show lag."""
