@@ -57,8 +57,10 @@ _PAUSES = 100
 _PAUSES_WITHHELD = 1
 # The comparison of pixels over many snapshots takes 5 % of the time.
 _PAUSES_PIXELS = 20
-# Snapshots whose brightness is compared before and after exposures differ from the plan.
+# Snapshots whose brightness is compared before and after masks have another light.
 _LEVELS = 8
+# Masks have the light of their calibration if their gains are off by less.
+_EVEN = 0.03
 # The brightness has changed by less than this share of the change by the gains: it has not.
 _AS_BRIGHT = 0.3
 # The monitor measures these better than an inspection.
@@ -313,23 +315,26 @@ class GuardedSolver:
         self._light.of_masks = light if of_exposure else ()
         shown = np.multiply(self._shown or (1.0,), self._light.of_masks or (1.0,))
         if len(shown) > 1:
-            correction = self._as_bright_as_before(correction.exposed(shown.tolist()))
+            correction = correction.exposed(shown.tolist())
+        if len(shown) > 1 or max(correction.turns(len(correction.masks)), default=1) > 1:
+            correction = self._as_bright_as_before(correction)
         if not of_exposure:
             correction = correction.lit(light)
         self.engine.correct_masks(replace(correction, sensor=self.engine.masks.correction.sensor))
 
     def _see_level(self, snapshot: Snapshot) -> None:
-        """Remember how bright the snapshot is, beside those of exposures as planned."""
-        is_planned = not self._shown and not self._light.of_masks
-        if is_planned:
+        """Remember how bright the snapshot is, beside those of masks and light as calibrated."""
+        used = self.engine.masks.correction
+        is_even = not used.light and used.gain_error < _EVEN
+        if is_even:
             self._uneven_levels.clear()
-        levels = self._even_levels if is_planned else self._uneven_levels
+        levels = self._even_levels if is_even else self._uneven_levels
         dark = float(np.mean(self.engine.calibration.dark))
         levels.append(float(snapshot.counts.mean()) - dark)
 
     def _as_bright_as_before(self, correction: MaskCorrection) -> MaskCorrection:
-        """Return masks with the light of all masks, if the snapshots are as bright as those of the
-        exposures as planned.
+        """Return masks with the light of all masks, if the snapshots are as bright as those behind
+        masks as calibrated.
 
         One snapshot does not tell masks that are shown for longer from others that are shown for
         less.
