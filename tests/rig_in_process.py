@@ -193,13 +193,12 @@ class RigInProcess(RigFiles):
         self, snapshots: int, since: Callable[[], None] = lambda: None
     ) -> None:
         """Wait until this many more snapshots are reconstructed than before ``since`` is called."""
-        series, least = self.series, self.counts()["reconstructed"] + snapshots
+        least = self.counts()["reconstructed"] + snapshots
+        ended = len(self.sink._ended)
         since()
         self.wait_for(
-            lambda: (
-                (series is not None and self.series is not series)
-                or self.counts()["reconstructed"] >= least
-            ),
+            # The last snapshots of a series may end it before anyone looks.
+            lambda: len(self.sink._ended) > ended or self.counts()["reconstructed"] >= least,
             f"{snapshots} more snapshots reconstructed",
         )
 
