@@ -34,9 +34,9 @@ _LESS_IF_ROUND = 1.4
 # A speck explains at least this share of the change of the place. Places of right rigs that stood
 # out reached 0.23, and 115 of 129 specks more.
 _LEAST_EXPLAINED = 0.25
-# A larger one fills its ring.
+# A larger speck fills its ring.
 _MAX_RADIUS_PX = 11.0
-# Beside larger ones, nothing stands out.
+# Beside larger changes, nothing stands out.
 _MAX_USUAL = 1.0
 # The usual change is that of so many latest windows of looks.
 _USUAL = 60
@@ -129,7 +129,7 @@ class DustArrivals:
             gap = float(darker[row, column])
             if gap < least:
                 return
-            differences = differences or [self._difference(looks) for looks in _COMPARED]
+            differences = differences or [self._difference(reach) for reach in _COMPARED]
             x_px, y_px = (self._cell_px * (place + 0.5) - 0.5 for place in (column, row))
             fits = [fit_speck(difference, x_px, y_px) for difference in differences]
             known = [fit for fit in fits if fit is not None]
@@ -149,15 +149,15 @@ class DustArrivals:
             others[_near(one.row, one.column)] = False
         return others
 
-    def _difference(self, looks: int) -> F32:
+    def _difference(self, reach: int) -> F32:
         """Return by how much each pixel has become brighter within so many looks before and after,
         the difference of mean logarithms.
         """
         logs = []
-        for y in list(self._pictures)[_BEFORE - looks : _BEFORE + looks]:
+        for y in list(self._pictures)[_BEFORE - reach : _BEFORE + reach]:
             lit = y / self._light
             logs.append(np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6))))
-        return np.asarray(np.mean(logs[looks:], 0) - np.mean(logs[:looks], 0), np.float32)
+        return np.asarray(np.mean(logs[reach:], 0) - np.mean(logs[:reach], 0), np.float32)
 
 
 def _is_like_dust(fit: SpeckFit) -> bool:
