@@ -193,6 +193,7 @@ class GuardedSolver:
         self._defective: Flags | None = None
         self._pixels_at_s = 0.0
         self._inspect_at_s = 0.0
+        self._dark_dn = float(np.mean(engine.calibration.dark))
         self._even_levels = deque[float](maxlen=_LEVELS)
         self._uneven_levels = deque[float](maxlen=_LEVELS)
         self._light = LightWatch(engine.masks, guard.lamps_hz)
@@ -329,8 +330,7 @@ class GuardedSolver:
         if is_even:
             self._uneven_levels.clear()
         levels = self._even_levels if is_even else self._uneven_levels
-        dark = float(np.mean(self.engine.calibration.dark))
-        levels.append(float(snapshot.counts.mean()) - dark)
+        levels.append(float(snapshot.counts.mean()) - self._dark_dn)
 
     def _as_bright_as_before(self, correction: MaskCorrection) -> MaskCorrection:
         """Return masks with the light of all masks, if the snapshots are as bright as those behind

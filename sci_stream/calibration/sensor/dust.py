@@ -7,7 +7,6 @@ unless the dust arrives meanwhile; see `dust_arrival`.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch.nn import functional
 
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.sensor.dust_arrival import DustArrivals
-from sci_stream.calibration.sensor.speck_fit import fitted_speck
+from sci_stream.calibration.sensor.speck_fit import fitted_speck, log_light
 from sci_stream.model import F32, F64, Flags
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.sensor_errors import MAX_SPECKS, Speck
@@ -98,8 +97,7 @@ class Dust:
         if not self._correct:
             return ()
         arrived = tuple(one.fit.speck for one in self._arrivals.known if one.fit.is_round)
-        others = (one for one in self._fitted if not _are_near(one, arrived))
-        return (*arrived, *others)[:MAX_SPECKS]
+        return (*arrived, *self._fitted)[:MAX_SPECKS]
 
     def begin_anew(self) -> None:
         """Forget all looks, and the dust that they show. Dust that arrived is still there."""
@@ -135,8 +133,7 @@ class Dust:
 
     def _renew_specks(self, y: F32) -> None:
         """Look for specks, and fit those that are known again."""
-        lit = y / self._light
-        latest = np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6)))
+        latest = log_light(y, self._light)
         self._added += 1
         share = 1 / min(self._added, _MEAN_LOOKS)
         self._mean = latest if self._mean is None else self._mean + share * (latest - self._mean)
@@ -218,13 +215,6 @@ class Dust:
         height, width = (size // side for size in image.shape)
         whole = image[: height * side, : width * side].reshape(height, side, width, side)
         return np.asarray(whole.mean((1, 3)), np.float32)
-
-
-def _are_near(speck: Speck, others: tuple[Speck, ...]) -> bool:
-    return any(
-        math.hypot(speck.x_px - one.x_px, speck.y_px - one.y_px) < 2 * one.radius_px + 4
-        for one in others
-    )
 
 
 def _named(place: tuple[int, int], share: float, *, is_restored: bool = False) -> Defect:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sci_stream.calibration.sensor.speck_fit import SpeckFit, fit_speck
+from sci_stream.calibration.sensor.speck_fit import SpeckFit, fit_speck, log_light
 from sci_stream.model import F32, Flags
 from sci_stream.optics.sensor_errors import MAX_SPECKS
 
@@ -52,8 +52,6 @@ _LEAST_USUAL = 0.1
 _EDGE = 6
 # Dust changes the contrast of cells that are so near, too.
 _NEAR = 9
-# Darker pixels count as having this share of the mean light.
-_DARK = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +151,8 @@ class DustArrivals:
         """Return by how much each pixel has become brighter within so many looks before and after,
         the difference of mean logarithms.
         """
-        logs = []
-        for y in list(self._pictures)[_BEFORE - reach : _BEFORE + reach]:
-            lit = y / self._light
-            logs.append(np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6))))
+        pictures = list(self._pictures)[_BEFORE - reach : _BEFORE + reach]
+        logs = [log_light(y, self._light) for y in pictures]
         return np.asarray(np.mean(logs[reach:], 0) - np.mean(logs[:reach], 0), np.float32)
 
 
@@ -165,4 +161,6 @@ def _is_like_dust(fit: SpeckFit) -> bool:
 
 
 def _near(row: int, column: int) -> tuple[slice, slice]:
-    return tuple(slice(max(0, place - _NEAR), place + _NEAR + 1) for place in (row, column))  # type: ignore[return-value]
+    rows = slice(max(0, row - _NEAR), row + _NEAR + 1)
+    columns = slice(max(0, column - _NEAR), column + _NEAR + 1)
+    return rows, columns

@@ -27,6 +27,14 @@ _LEAST_TAKEN = 0.2
 # round.
 # Specks in two scenes explain 0.8 to 0.95 of it.
 _EXPLAINS = 0.7
+# Darker pixels count as having this share of the mean light.
+_DARK = 0.02
+
+
+def log_light(y: F32, masks_sum: F32) -> F32:
+    """Return the logarithm of the light of each pixel, (H, W), of a measurement."""
+    lit = y / masks_sum
+    return np.asarray(np.log(np.maximum(lit, max(_DARK * float(lit.mean()), 1e-6))))
 
 
 class SpeckFit(NamedTuple):
