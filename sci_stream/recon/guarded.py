@@ -38,6 +38,7 @@ from sci_stream.calibration.evidence.response import gamma_defect
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
 from sci_stream.calibration.registration.response_fit import GAMMA
+from sci_stream.calibration.sensor.paced import Paced
 from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
@@ -191,7 +192,7 @@ class GuardedSolver:
         """Whether faults of the sensor explain the snapshots, and not other masks."""
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
-        self._pixels_at_s = 0.0
+        self._pixels_paced = Paced(_PAUSES_PIXELS)
         self._inspect_at_s = 0.0
         self._dark_dn = float(np.mean(engine.calibration.dark))
         self._even_levels = deque[float](maxlen=_LEVELS)
@@ -568,15 +569,15 @@ class GuardedSolver:
         """Look for pixels that are wrong in many snapshots, in a twentieth of the time; return
         whether there are any now, or none any more.
         """
-        began_s = time.monotonic()
-        if began_s < self._pixels_at_s or self.withholds:
+        if self.withholds:
             return False
         before = self._defective
+        self._pixels_paced(lambda: self._look_at_pixels(snapshot, video))
+        return (before is None) != (self._defective is None)
+
+    def _look_at_pixels(self, snapshot: Snapshot, video: Video) -> None:
         used = self.engine.masks.correction
         self._defective = self._pixels.add(snapshot.counts, video, used)
-        ended_s = time.monotonic()
-        self._pixels_at_s = ended_s + _PAUSES_PIXELS * (ended_s - began_s)
-        return (before is None) != (self._defective is None)
 
     def _network_misfit(self, residual: float, noise: float) -> tuple[Defect, ...]:
         """Return a defect if a network's own video does not explain the snapshot."""

@@ -29,6 +29,7 @@ BESIDE_THE_WAY = {
         "nodes/reconstruct/calibration_watch",
         "calibration/monitor",
         "calibration/baseline",
+        "calibration/sensor/paced",
         "delivery/frame_faults",
     ),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve

@@ -7,9 +7,7 @@ moves on and the sensor does not.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +16,7 @@ from sci_stream.calibration.diagnosis import MAX_BLUR_PX2
 from sci_stream.calibration.evidence.defect import Defect
 from sci_stream.calibration.evidence.uncoded_light import UncodedLight, ring_mean
 from sci_stream.calibration.sensor.dust import Dust
+from sci_stream.calibration.sensor.paced import Paced
 from sci_stream.model import F32, F64, Array, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -111,22 +110,6 @@ class _Look(NamedTuple):
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
 
 
-class _Paced:
-    """Does work that pauses after each time for so many times its duration."""
-
-    def __init__(self, pauses: float) -> None:
-        self._pauses = pauses
-        self._due_s = -math.inf
-
-    def __call__(self, work: Callable[[], None]) -> None:
-        began_s = time.monotonic()
-        if began_s < self._due_s:
-            return
-        work()
-        ended_s = time.monotonic()
-        self._due_s = ended_s + self._pauses * (ended_s - began_s)
-
-
 class SensorFaults:
     """Compare snapshots of one calibration and their videos.
 
@@ -139,9 +122,9 @@ class SensorFaults:
     ) -> None:
         self._calibration = calibration
         self._correct = correct
-        self._looks_paced = _Paced(_PAUSES if paced else 0)
+        self._looks_paced = Paced(_PAUSES if paced else 0)
         # A look for dust takes less time, and it needs many.
-        self._dust_paced = _Paced(_PAUSES if paced else 0)
+        self._dust_paced = Paced(_PAUSES if paced else 0)
         height, width = calibration.shape
         rows, columns = (_middle(size) for size in (height, width))
         self._window = (..., rows, columns)
