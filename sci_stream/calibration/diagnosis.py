@@ -26,6 +26,8 @@ DARK = 0.005
 light."""
 # Noise puts few pixels so far below black; a wrong black level many.
 _MAX_BELOW_BLACK = 0.01
+MOSTLY_BELOW_BLACK = 0.5
+"""Share of such pixels above which nothing else is known of a snapshot."""
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
@@ -98,6 +100,9 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: "
             "another black level"
         )
+    if health.below_black_fraction > MOSTLY_BELOW_BLACK:
+        text = ", or another pixel format: set both as in the calibration, or calibrate again"
+        return {"below_black": faults["below_black"] + text}
     return faults
 
 

@@ -15,6 +15,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.registration.scene_fit import certainty
 from sci_stream.model import F32, F64, Array
 
 Places = npt.NDArray[np.intp]
@@ -32,9 +33,10 @@ _PAIRS_KEPT = 8
 _PAIRS_NEEDED = 4
 # Fraction of the pairs that must agree on an order.
 _AGREED = 0.75
-# The path of an order must be this much shorter than its alternative (reversed for forward, forward
-# for all others).
-_SHORTER = 0.97
+# The path of an order is shorter than its alternative (reversed for forward, forward for all
+# others) by so many standard errors: drops whose frames are mostly noise seemed to be reversed, by
+# 1.
+_SHORTER = 2.5
 # A path is shorter than all others by this factor, or a pair does not show the first mask. It is
 # shorter than the mean of all, or pairs show no order: errors in solves of a still scene have 0.98.
 _CLEAR = 0.9
@@ -114,6 +116,8 @@ class MaskOrderDetector:
         self._lengths = deque[F64](maxlen=_PAIRS_KEPT)
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
         self._motions = deque[float](maxlen=_PAIRS_KEPT)
+        self._before_doubt = float("inf")
+        """The usual path, relative to the next longer one, before the order was in doubt."""
         self._cold_starts = self._unusual = 0
         self._was_warm = True
         self.first_mask: int | None = None
@@ -164,18 +168,24 @@ class MaskOrderDetector:
         moves = not self._motions or motion > _LEAST_MOTION * median(self._motions)
         self._motions.append(motion)
         known = len(self._usual) >= _PAIRS_NEEDED and moves and not is_right
-        if known and not self._cold_starts and length > _DOUBT * median(self._usual):
+        usual = median(self._usual) if known else float("inf")
+        if not self._cold_starts and length > _DOUBT * usual:
             self.first_mask = None if self.first_mask == 0 else self.first_mask
             self._unusual += 1
             if self._unusual < _UNUSUAL:
                 return
             self._cold_starts = _COLD_STARTS
+            self._before_doubt = usual
             self._usual.clear()
             self._lengths.clear()
             return
         self._unusual = 0
+        # A warm start keeps the order, right or wrong.
         if is_deciding and (is_warm or not shows_order):
-            return  # a warm start keeps the order, right or wrong
+            return
+        is_wrong = self.order[0] in (ROTATED, REVERSED)
+        if is_wrong and is_warm and length > _DOUBT * self._before_doubt:
+            return
         self._lengths.append(lengths)
         self._usual.append(length)
 
@@ -190,12 +200,12 @@ class MaskOrderDetector:
             return UNKNOWN, 0
         votes = [int(lengths.argmin()) for lengths in self._lengths]
         best = max(set(votes), key=votes.count)
-        mean = np.mean(self._lengths, axis=0)
+        lengths = np.array(self._lengths)
         B = len(self._orders) // 2
         rival = 0 if best else 2 * B - 1
-        if votes.count(best) < _AGREED * len(votes):
+        if votes.count(best) < _AGREED * len(votes) or lengths[:, best].mean() > _CLEAR:
             return UNKNOWN, 0
-        if mean[best] > min(_CLEAR, _SHORTER * mean[rival]):
+        if certainty(lengths[:, rival] - lengths[:, best]) < _SHORTER:
             return UNKNOWN, 0
         if best == 0:
             return FORWARD, 0

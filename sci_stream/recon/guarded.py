@@ -27,6 +27,7 @@ from sci_stream.calibration.brightness_steps import BrightnessSteps
 from sci_stream.calibration.diagnosis import (
     CAUSES,
     MAX_BLACK,
+    MOSTLY_BELOW_BLACK,
     changes,
     diagnose,
     moved_roi,
@@ -426,10 +427,14 @@ class GuardedSolver:
         if self._sensor.shows_light:
             # One snapshot shows it, too, and less clearly.
             noticed = [defect for defect in noticed if defect.name not in OF_RIGHT_MASKS]
+        is_black = health.below_black_fraction > MOSTLY_BELOW_BLACK
+        if is_black:
+            noticed = []
         names = {defect.name for defect in noticed}
         if self._guard.live:
             noticed += defects_of(self._defective)
-        self._is_right = health.match != 0 and not names & (OF_RIGHT_MASKS | set(CAUSES))
+        others = names & (OF_RIGHT_MASKS | set(CAUSES))
+        self._is_right = health.match != 0 and not is_black and not others
         if self._guard.live and self._is_right:
             self._baseline.note(health)
             # The corrections follow what they can follow of a fault of the sensor.
@@ -455,8 +460,8 @@ class GuardedSolver:
         )
         measured = diagnose(self.health, self._guard.warn_shift_px)
         names = {defect.name for defect in noticed}
-        others = (defect for defect in measured if defect.name not in names)
-        self._assessed = self._with_one_cause((*noticed, *others))
+        of_masks = (defect for defect in measured if defect.name not in names)
+        self._assessed = self._with_one_cause((*noticed, *of_masks))
 
     def _with_one_cause(self, defects: tuple[Defect, ...]) -> tuple[Defect, ...]:
         """Return defects without masks that seem to move, or to be blurred, since the brightness

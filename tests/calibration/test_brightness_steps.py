@@ -49,6 +49,19 @@ def test_small_gain_behind_a_scene_that_moves_is_named(scene: str) -> None:
     assert "times as bright" in text
 
 
+@pytest.mark.parametrize("scene", ["slow", "drops", "static"])
+@pytest.mark.parametrize("slope", [0.015, -0.015])
+def test_gain_that_drifts_is_named(scene: str, slope: float) -> None:
+    (text,) = named([1.0] * 4 + [1 + slope * number for number in range(1, 11)], scene=scene)
+    assert f"became {1 + 10 * slope:.1f}"[:-1] in text
+
+
+@pytest.mark.parametrize("scene", ["slow", "drops", "fan"])
+def test_light_that_flickers_is_named(scene: str) -> None:
+    (text,) = named([1.15, 0.9, 1.2, 0.85, 1.0, 1.15], scene=scene)
+    assert "from snapshot to snapshot" in text
+
+
 @pytest.mark.parametrize("scene", ["splash", "balloon", "drops", "pan", "belt", "fan"])
 def test_scene_that_moves_changes_no_gain(scene: str) -> None:
     assert named([1.0] * 8, scene=scene) == []

@@ -162,8 +162,9 @@ class UncodedLight:
         height, width = (size // _BLOCKS for size in sums.shape[1:])
         sums = sums.reshape(3, _BLOCKS, height, _BLOCKS, width).sum((2, 4)).reshape(3, -1)
         sums[0] += sums[1] * (self._light_of(corrected) + masks.black)
-        if self._looks and self._is_other(sums):
-            self._looks.clear()
+        while self._looks and self._is_other(sums):
+            # Light that drifts is near that of the latest looks.
+            self._looks.popleft()
         self._looks.append(sums)
 
     def _is_other(self, sums: F64) -> bool:

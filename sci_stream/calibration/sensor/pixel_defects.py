@@ -41,8 +41,9 @@ _AROUND_PX = 7
 # where they promise more than this share of the mean brightness.
 _DEAD = 0.1
 _PROMISED = 0.3
-# Up to 0.0014 of the pixels of right rigs are so dark in four snapshots, beside things with edges.
-_FEW_DEAD = 0.0018
+# Up to 0.0009 of the pixels of right rigs are single and so dark in four snapshots, beside things
+# with edges; 0.0021 and more where 0.3 % are dead. Among neighbours, right rigs have up to 0.0023.
+_FEW_DEAD = 0.0015
 # Defects are spread: they are counted in squares of this side.
 _SQUARE_PX = 15
 # Letters on a bursting balloon looked like defects, and filled a sixth of such a square; 1 % of
@@ -102,9 +103,14 @@ class PixelDefects:
         dead = self._spread(np.all(self._dark, axis=0))
         both = np.zeros_like(dead)
         for pixels, few in ((self._spread(defects), _FEW), (dead, _FEW_DEAD)):
-            if few < pixels.mean() < _MAX_SHARE:
+            if few < self._single(pixels).mean() and pixels.mean() < _MAX_SHARE:
                 both |= pixels
         return both if both.any() else None
+
+    def _single(self, pixels: Flags) -> Flags:
+        """Return those of the pixels that have no neighbour of their colour among them."""
+        alike = pixels[np.newaxis].astype(np.float32)
+        return np.asarray(pixels & (ring_mean(alike, self._step)[0] == 0))
 
     def _spread(self, defects: Flags) -> Flags:
         """Return those of the defects that are not beside many others."""
