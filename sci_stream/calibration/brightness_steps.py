@@ -150,7 +150,8 @@ def _step(before: _CellLight, now: _CellLight, usual: deque[float]) -> float:
     """Return the logarithm of the factor between the cells of two pictures; 0 if it is not the same
     one for dark and bright cells.
 
-    ``usual`` steps of the scene are smaller; this one is added to them.
+    ``usual`` steps of the scene are smaller. This one is added to them, unless it is none of the
+    scene: then the larger ones were none, either.
     """
     usable = before.usable & now.usable
     if usable.sum() < _FEWEST_CELLS:
@@ -166,11 +167,15 @@ def _step(before: _CellLight, now: _CellLight, usual: deque[float]) -> float:
     usual.append(abs(step))
     if abs(second.std() / contrast - 1) > _AS_STRONG:
         return 0.0
-    if is_uniform and not is_usual:
-        return step
-    # A part of the scene that changes by itself changes the quantiles, and few cells.
-    step, is_uniform = _factor(second - first)
-    return step if is_uniform else 0.0
+    if not is_uniform or is_usual:
+        # A part of the scene that changes by itself changes the quantiles, and few cells.
+        step, is_uniform = _factor(second - first)
+    if not is_uniform:
+        return 0.0
+    smaller = sorted(usual)[: len(usual) // 2]
+    usual.clear()
+    usual.extend(smaller)
+    return step
 
 
 def _factor(steps: F64) -> tuple[float, bool]:

@@ -99,7 +99,7 @@ class MaskGeometry:
         out = np.zeros_like(image)
         for cell in cells(self._bayer):
             mean = surroundings(image[cell])
-            lit = (mean > 0.05 * mean.mean()) & valid[cell]
+            lit = (mean > max(0.05 * mean.mean(), 0.0)) & valid[cell]
             out[cell] = np.where(lit, np.clip(image[cell] / np.where(lit, mean, 1.0) - 1, -2, 2), 0)
         return out
 

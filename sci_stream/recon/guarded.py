@@ -38,13 +38,13 @@ from sci_stream.calibration.evidence.inspection import OF_RIGHT_MASKS, inspect, 
 from sci_stream.calibration.evidence.response import gamma_defect
 from sci_stream.calibration.mask_order import MaskOrderDetector
 from sci_stream.calibration.monitor import CalibrationMonitor, valid_measurement
-from sci_stream.calibration.registration.response_fit import GAMMA
+from sci_stream.calibration.registration.response_fit import GAMMA, Cause
 from sci_stream.calibration.sensor.paced import Paced
 from sci_stream.calibration.sensor.pixel_defects import PixelDefects, defects_of
 from sci_stream.calibration.sensor.sensor_faults import SensorFaults
 from sci_stream.model import Flags, Snapshot, SnapshotId
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.optics.sensor_errors import NO_SENSOR_ERRORS, SensorErrors
+from sci_stream.optics.sensor_errors import LIGHT, NO_SENSOR_ERRORS, SensorErrors
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine, Tail, Watch
 from sci_stream.recon.light import LightWatch
@@ -191,6 +191,8 @@ class GuardedSolver:
         """Snapshots that are being solved."""
         self._is_right = True
         """Whether faults of the sensor explain the snapshots, and not other masks."""
+        self._is_gamma = False
+        """Whether snapshots show a gamma, also without the light that no mask codes."""
         self._stuck: Flags | None = None
         self._defective: Flags | None = None
         self._pixels_paced = Paced(_PAUSES_PIXELS)
@@ -402,10 +404,12 @@ class GuardedSolver:
         rig tell it.
         """
         suspect = _OF_RESPONSE & {defect.name for defect in defects}
-        black = abs(self.engine.masks.correction.black)
-        if not self._guard.live or not (suspect or black > MAX_BLACK):
-            return defects
-        cause = monitor.response_cause(snapshot, self.engine.left_out)
+        used = self.engine.masks.correction
+        cause = Cause("")
+        if self._guard.live and (suspect or abs(used.black) > MAX_BLACK):
+            cause = monitor.response_cause(snapshot, self.engine.left_out)
+        is_known = self._is_gamma or any(getattr(used.sensor, name) for name in LIGHT)
+        self._is_gamma = cause.name == GAMMA and is_known
         if not cause.name:
             return defects
         # Stray light and masks are corrected, and named so.
@@ -424,7 +428,7 @@ class GuardedSolver:
         is_light = self._light.is_told or not self._guard.live
         if light is not None and is_light and not self._light.of_masks:
             noticed.append(light.defect)
-        if self._sensor.shows_light:
+        if self._sensor.shows_light and not self._is_gamma:
             # One snapshot shows it, too, and less clearly.
             noticed = [defect for defect in noticed if defect.name not in OF_RIGHT_MASKS]
         is_black = health.below_black_fraction > MOSTLY_BELOW_BLACK

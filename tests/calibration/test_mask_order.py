@@ -126,3 +126,29 @@ def test_thumbnails_are_means_over_cells() -> None:
         video[1, 8:16, 16:24].astype(np.float32).mean(), rel=1e-4
     )
     assert thumbnails(video[:, :4, :4]).shape == (2, 1, 1)
+
+
+def test_warm_starts_leave_an_order_that_cold_ones_showed() -> None:
+    detector = MaskOrderDetector(B)
+    videos = film(22)
+    *_, is_doubted = (_see(detector, video) for video in videos[:8])
+    assert not is_doubted
+    hidden = videos[8:12] + 0.3 * (np.roll(videos[8:12], 2, 1) - videos[8:12])
+    *_, is_doubted = (_see(detector, video) for video in hidden)
+    assert is_doubted
+    for video in videos[12:18][:, ::-1]:
+        _see(detector, video, is_warm=False)
+    assert detector.order == ("reversed", B - 1)
+    for video in videos[18:22] + 0.3 * (np.roll(videos[18:22], 2, 1) - videos[18:22]):
+        _see(detector, video)
+    assert detector.order == ("reversed", B - 1)
+    for video in videos[:8]:
+        _see(detector, video)
+    assert detector.order != ("reversed", B - 1)
+
+
+def _see(
+    detector: MaskOrderDetector, video: npt.NDArray[np.float32], *, is_warm: bool = True
+) -> bool:
+    detector.see(video.repeat(8, 1).repeat(8, 2), continues=True, is_warm=is_warm)
+    return detector.in_doubt

@@ -46,7 +46,7 @@ def modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64,
     is large enough.
     """
     mean = local_mean(image, bayer)
-    usable = valid & (mean > 0.05 * mean.mean())
+    usable = valid & (mean > max(0.05 * mean.mean(), 0.0))
     return (
         np.clip(np.where(usable, image / np.where(usable, mean, 1.0) - 1, 0.0), -3, 3),
         mean,

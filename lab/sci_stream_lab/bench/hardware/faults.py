@@ -279,6 +279,14 @@ def _lag(moment: Moment, light: F64) -> F64:
     return light + 0.1 * moment.before
 
 
+def _drift(moment: Moment, light: F64) -> F64:
+    return light * (1 + 0.015 * (moment.since + 1))
+
+
+def _flicker(moment: Moment) -> None:
+    moment.frames = moment.frames * np.float32(1 + moment.rng.uniform(-0.2, 0.2))
+
+
 def _gamma(moment: Moment, light: F64) -> F64:
     white = moment.sensor.max_dn - moment.sensor.black_dn
     return np.asarray((light / white).clip(0, 1) ** 0.7 * white, np.float64)
@@ -311,6 +319,8 @@ FAULTS: dict[str, Fault] = {
     "invert": _optical("mask_sign", _inverted),
     # Light.
     "ripple": _optical("light", _ripple(0.3)),
+    # From exposure to exposure, and not within one.
+    "flicker": _optical("brightness", _flicker),
     "stray": _optical(_ADDED, _stray_light(0.3)),
     "gradient": _optical("stray_light", _falling_light),
     # Masks.
@@ -328,6 +338,9 @@ FAULTS: dict[str, Fault] = {
     "half60": _electrical("two_taps", _with_offset(_half)),
     "black": _electrical(f"{_ADDED} below_black", _black(0.045)),
     "gain": _electrical("brightness camera_gain", _of_light(lambda _moment, y: 1.3 * y)),
+    "drift": _electrical("brightness camera_gain", _of_light(_drift)),
+    # Counts of 12 bits that are sent as 8 bits.
+    "divided": _electrical("below_black scale", lambda _moment, counts: counts // 16),
     "gamma": _electrical("gamma", _of_light(_gamma)),
     "warm": _electrical("warm_pixels stuck_pixels", _with_offset(_warm)),
     "hot": _electrical("warm_pixels stuck_pixels", _with_offset(_hot)),

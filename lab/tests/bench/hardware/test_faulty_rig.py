@@ -50,6 +50,16 @@ def test_right_rig_has_no_fault(right: list[Delivered]) -> None:
     assert [defect for one in right for defect in one.defects] == []
 
 
+@pytest.mark.slow  # 26 looks each
+@pytest.mark.parametrize("number", [4028, 4037, 4038, 4053])
+def test_right_rig_that_had_an_alarm_has_none(number: int) -> None:
+    """Drops in noise, a balloon that bursts, and texture: each had a fault once."""
+    rig = FaultyRig(drawn_rig(number))
+    snapshots = rig.snapshots(FAULTS["none"], onset=0, count=26)
+    results = solved(snapshots, rig.calibration, 4)
+    assert [defect for one in results for defect in one.defects] == []
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_fault_is_named_or_costs_little(rig: FaultyRig, right: list[Delivered], name: str) -> None:
     snapshots = rig.snapshots(FAULTS[name], onset=ONSET, count=COUNT)
