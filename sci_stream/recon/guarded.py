@@ -381,6 +381,8 @@ class GuardedSolver:
             others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
+        if self._guard.live and self._stuck is not None and self._stuck.sum() == 1:
+            others.add("stuck_pixels")  # an edge that passes has one at times
         # Corrections follow what they can follow of a fault that is none of the masks.
         as_calibrated = inspect(snapshot.counts, calibration, stuck=self._stuck)
         causes = [cause for defect in as_calibrated if (cause := _cause(defect)) is not None]
