@@ -20,7 +20,7 @@ from sci_stream.recon.guarded import NO_GUARD, Decision, Guard, GuardedSolver
 from sci_stream.recon.settings import default_settings
 from tests.calibration.moved_masks import Rig
 
-SNAPSHOTS = 10
+SNAPSHOTS = 16
 Fault = Callable[[Array, Array], Array]
 """Takes the counts of a snapshot and of the one before, less the black level, DN."""
 
@@ -146,7 +146,7 @@ def test_guarded_solve_of_a_rig_corrects_the_fault(
     # Looks at each snapshot, also where other programs take the time of this one.
     monkeypatch.setattr(sensor_faults, "_PAUSES", 0)
     rig = Rig(width_px=128, height_px=128, mask="random", scene="fast")
-    series = faulty_series(rig, fault, 14)
+    series = faulty_series(rig, fault, 18)
     corrects = guarded(rig, Guard(every=1, live=True))
     names = guarded(rig, Guard(every=1, live=True, correct_sensor=False))
     for snapshot in series:
