@@ -91,6 +91,10 @@ _DELAYS = np.arange(-1.0, 1.01, 0.25)
 # They leave less than this share of the variance of the gains unexplained: 0.00 to 0.04 of those of
 # 0.8 and 1.25 cycles, a synchronous lamp of one to three periods 0.2 and more.
 _UNLIKE = 0.1
+# Masks that move slowly are nearly alike, and hardly show light that alternates from frame to frame.
+# Shaken ones seem to have it: with this share of the changes, and this depth.
+_ALTERNATES = 0.9
+_DEEP = 0.5
 _TINY = 1e-12
 
 _Kernel = tuple[F64, float | None, float]
@@ -216,6 +220,14 @@ def _is_of_pattern(gains: F64) -> bool:
     return bool(min(rests) < _UNLIKE * np.square(gains - 1).sum())
 
 
+def _alternates(gains: Sequence[float]) -> bool:
+    """Return whether light of mean 1 changes by much, from frame to frame."""
+    changes = np.array(gains) - 1
+    alternation = changes @ (-1.0) ** np.arange(len(changes))
+    share = alternation**2 / (len(changes) * np.square(changes).sum() + _TINY)
+    return bool(share > _ALTERNATES and changes.min() < -_DEEP)
+
+
 class _Blocks(NamedTuple):
     """Pixels of blocks that are lit: y, (N, 64), with masks, (N, B, 64), both 0 at invalid pixels;
     the level of y², (N,); and the rows and columns of their corners, (N, 2).
@@ -291,6 +303,8 @@ class LightMeter:
         least = _LEAST_ELSEWHERE if lamps_hz is None else _LEAST_ELSEWHERE_OF_LAMPS
         light, log_odds = _likely(gains, blocks, kernels)
         if log_odds < _LEAST_LOG_ODDS or _gain_elsewhere(blocks, gains, kernels) < least:
+            return None
+        if lamps_hz is None and _alternates(light.gains):
             return None
         return light
 

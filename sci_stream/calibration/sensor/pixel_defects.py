@@ -31,8 +31,7 @@ _LEAST_SHARE = 0.06
 _STANDS_OUT = 6.0
 # It exceeds its spread from snapshot to snapshot by this factor.
 _STEADY = 3.0
-# A smaller share of the pixels is texture that stays, 0.0025 in drops behind a mosaic; single hot
-# pixels show in each snapshot.
+# A smaller share of the pixels is texture that stays, 0.0025 in drops behind a mosaic.
 _FEW = 0.004
 # A larger share is another fault.
 _MAX_SHARE = 0.03
@@ -43,7 +42,8 @@ _DEAD = 0.1
 _PROMISED = 0.3
 # Up to 0.0009 of the pixels of right rigs are single and so dark in four snapshots, beside things
 # with edges; 0.0021 and more where 0.3 % are dead. Among neighbours, right rigs have up to 0.0023.
-_FEW_DEAD = 0.0015
+# Saturated ones that differ from their neighbours are as rare.
+_FEW_AT_ENDS = 0.0015
 # Defects are spread: they are counted in squares of this side.
 _SQUARE_PX = 15
 # Letters on a bursting balloon looked like defects, and filled a sixth of such a square; 1 % of
@@ -64,6 +64,7 @@ class PixelDefects:
         self._step = 1 if calibration.bayer is None else 2
         self._rests = deque[F32](maxlen=_SNAPSHOTS)
         self._dark = deque[Flags](maxlen=_SNAPSHOTS)
+        self._saturated = deque[Flags](maxlen=_SNAPSHOTS)
         self._correction = NO_CORRECTION
         self._phi = calibration.phi
         self._phi_of_looks = calibration.phi
@@ -72,6 +73,7 @@ class PixelDefects:
         """Forget all snapshots."""
         self._rests.clear()
         self._dark.clear()
+        self._saturated.clear()
 
     def add(
         self, counts: Array, video: Array, correction: MaskCorrection = NO_CORRECTION
@@ -90,6 +92,7 @@ class PixelDefects:
         mean = max(float(y.mean()), _TINY)
         self._rests.append((y - promised) / mean)
         self._dark.append((y < _DEAD * promised) & (promised > _PROMISED * mean))
+        self._saturated.append(counts >= (self._calibration.saturation_dn or np.inf))
         if len(self._rests) < _FEWEST:
             return None
         rests = np.stack(self._rests)
@@ -100,12 +103,14 @@ class PixelDefects:
         largest = functional.max_pool2d(around, 3, 1, 1)[0, 0].numpy()
         defects = (size >= largest) & (size > _LEAST_SHARE) & (size > _STEADY * spread)
         defects &= size > _STANDS_OUT * _usual_around(size)
+        defects = self._spread(defects)
+        hot = defects & np.all(self._saturated, axis=0)
         dead = self._spread(np.all(self._dark, axis=0))
-        both = np.zeros_like(dead)
-        for pixels, few in ((self._spread(defects), _FEW), (dead, _FEW_DEAD)):
+        known = np.zeros_like(dead)
+        for pixels, few in ((defects, _FEW), (hot, _FEW_AT_ENDS), (dead, _FEW_AT_ENDS)):
             if few < self._single(pixels).mean() and pixels.mean() < _MAX_SHARE:
-                both |= pixels
-        return both if both.any() else None
+                known |= pixels
+        return known if known.any() else None
 
     def _single(self, pixels: Flags) -> Flags:
         """Return those of the pixels that have no neighbour of their colour among them."""

@@ -339,8 +339,6 @@ FAULTS: dict[str, Fault] = {
     "black": _electrical(f"{_ADDED} below_black", _black(0.045)),
     "gain": _electrical("brightness camera_gain", _of_light(lambda _moment, y: 1.3 * y)),
     "drift": _electrical("brightness camera_gain", _of_light(_drift)),
-    # Counts of 12 bits that are sent as 8 bits.
-    "divided": _electrical("below_black scale", lambda _moment, counts: counts // 16),
     "gamma": _electrical("gamma", _of_light(_gamma)),
     "warm": _electrical("warm_pixels stuck_pixels", _with_offset(_warm)),
     "hot": _electrical("warm_pixels stuck_pixels", _with_offset(_hot)),
