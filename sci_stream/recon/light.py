@@ -91,10 +91,11 @@ _DELAYS = np.arange(-1.0, 1.01, 0.25)
 # They leave less than this share of the variance of the gains unexplained: 0.00 to 0.04 of those of
 # 0.8 and 1.25 cycles, a synchronous lamp of one to three periods 0.2 and more.
 _UNLIKE = 0.1
-# Masks that move slowly are nearly alike, and hardly show light that alternates from frame to frame.
-# Shaken ones seem to have it: with this share of the changes, and this depth.
-_ALTERNATES = 0.9
-_DEEP = 0.5
+# Masks whose neighbours are alike hardly show light that alternates between frames, and seem to
+# have it where they are displaced, with this share of the changes. Their correlation is 0.5 to 0.6
+# where large elements move slowly, 0.27 at most where fine ones move by a pixel.
+_ALTERNATES = 0.85
+_ARE_ALIKE = 0.4
 _TINY = 1e-12
 
 _Kernel = tuple[F64, float | None, float]
@@ -221,11 +222,19 @@ def _is_of_pattern(gains: F64) -> bool:
 
 
 def _alternates(gains: Sequence[float]) -> bool:
-    """Return whether light of mean 1 changes by much, from frame to frame."""
+    """Return whether light of mean 1 mostly changes from each frame to the next and back."""
     changes = np.array(gains) - 1
     alternation = changes @ (-1.0) ** np.arange(len(changes))
     share = alternation**2 / (len(changes) * np.square(changes).sum() + _TINY)
-    return bool(share > _ALTERNATES and changes.min() < -_DEEP)
+    return bool(share > _ALTERNATES)
+
+
+def _are_alike(masks: Tensor) -> bool:
+    """Return whether consecutive masks, (N, B, 64), are correlated."""
+    contrasts = masks - masks.mean(2, keepdim=True)
+    first, second = contrasts[:, :-1], contrasts[:, 1:]
+    scale = (first.square().sum() * second.square().sum()).sqrt() + _TINY
+    return bool((first * second).sum() > _ARE_ALIKE * scale)
 
 
 class _Blocks(NamedTuple):
@@ -304,7 +313,7 @@ class LightMeter:
         light, log_odds = _likely(gains, blocks, kernels)
         if log_odds < _LEAST_LOG_ODDS or _gain_elsewhere(blocks, gains, kernels) < least:
             return None
-        if lamps_hz is None and _alternates(light.gains):
+        if lamps_hz is None and _alternates(light.gains) and _are_alike(blocks.masks):
             return None
         return light
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 import sci_stream
 from sci_stream.config.sections import ModulatorSection
@@ -20,6 +21,7 @@ from sci_stream.recon.guarded import Guard, GuardedSolver
 from sci_stream.recon.light import LightWatch
 from sci_stream.recon.settings import default_settings
 from sci_stream_drivers.simulated.textures import spectral_noise
+from tests.calibration.moved_masks import Rig
 from tests.recon.films import film
 
 CPU = torch.device("cpu")
@@ -75,6 +77,22 @@ def test_light_of_one_snapshot_is_measured(light: F32) -> None:
     (correction,) = measured(phi, [coded(phi, scene(speed_px=2), light)])
     np.testing.assert_allclose(correction.light, light, atol=0.02)
     assert correction.masks == ()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_displaced_masks_that_are_alike_show_no_light(seed: int) -> None:
+    """It alternated from frame to frame, which such masks hardly show."""
+    options = {"n_frames": 6, "mask": "moving", "bayer": "RGGB", "scene": "belt", "seed": seed}
+    rig = Rig(width_px=SIZE, height_px=SIZE, **options)
+    calibration = rig.calibration
+    truth = rig.snapshot().truth
+    assert truth is not None
+    displaced = ndimage.shift(calibration.phi, (0, 0.4, 0.7), order=3, mode="reflect").clip(0, 1)
+    y = (displaced * truth / 255).sum(0)
+    counts = np.rint(calibration.dark + calibration.full_scale_dn * y).astype(np.uint16)
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    GuardedSolver(engine, Guard(correct=False)).measure(calibration.snapshot("s", 0, counts))
+    assert engine.masks.correction.light == ()
 
 
 @pytest.mark.parametrize("depth", [0.1, 0.6])

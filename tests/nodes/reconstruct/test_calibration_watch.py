@@ -57,6 +57,7 @@ WELL = CalibrationHealth(
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),
+        ({"below_black_fraction": 0.6, "contrast": 0.7}, "below_black", "another pixel format"),
     ],
 )
 def test_each_fault_is_reported_alone(change: dict[str, object], name: str, words: str) -> None:
