@@ -117,8 +117,9 @@ class CalibrationMonitor:
     correct
         Propose corrected masks, see `correction`.
     paced
-        After the first ten assessments, make one a second at most, in a twentieth of the time: a
-        live run must not wait for them. Results then depend on the clock.
+        After the first ten assessments, make one in a twentieth of the time, and one a second at
+        most where the masks rest: a live run must not wait for them. Results then depend on the
+        clock.
     """
 
     def __init__(
@@ -152,6 +153,8 @@ class CalibrationMonitor:
         self._assessments = 0
         self._are_others = False
         self._calm = 0
+        self.moves = False
+        """Whether the masks moved between the last two measurements."""
         phi = calibration.phi * calibration.good
         self._light = phi.sum(axis=0)
         self._correct = correct = correct and self._fitter is not None and self._fitter.can_correct
@@ -239,7 +242,9 @@ class CalibrationMonitor:
         if self._paced and self._assessments >= LEARNING_SNAPSHOTS:
             ended_s = time.monotonic()
             took_s = ended_s - began_s
-            pause_s = took_s if health.match == 0 else max(_PAUSE_S, _PAUSES * took_s)
+            pause_s = took_s if health.match == 0 else _PAUSES * took_s
+            if not (self.moves or health.match == 0):
+                pause_s = max(_PAUSE_S, pause_s)
             self._rests_until_s = ended_s + pause_s
         return health
 
@@ -376,6 +381,7 @@ class CalibrationMonitor:
         known = self._displacement
         if known is not None:
             moving = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
+            self.moves = moving
             self._calm = 0 if moving else self._calm + 1
             if known.base_px == new.base_px:
                 new = known.blended(

@@ -99,7 +99,8 @@ class Guard:
     warn_shift_px
         Name a shift of the masks above this one as a defect, pixels.
     live
-        A camera does not wait: after the first snapshots, measure the masks at most once a second.
+        A camera does not wait: after the first snapshots, measure masks at rest at most once a
+        second.
     correct_sensor
         Correct the snapshots by faults of the sensor that they show.
     lamps_hz
@@ -282,8 +283,10 @@ class GuardedSolver:
         was_fatal = any(defect.fatal for defect in self._inspected)
         is_due = monitor.is_due(snapshot)
         due = (was_fatal or is_due) and began_s >= self._inspect_at_s
-        # A camera does not wait: even light is looked at with the masks.
-        light_due = is_due or self._light.seen or not self._guard.live
+        # A camera does not wait: even light is looked at with the masks. Errors of masks that shake
+        # look like light.
+        follows = (is_due or self._light.seen) and not monitor.moves
+        light_due = follows or not self._guard.live
         light = self._light_of(snapshot) if light_due else ()
         corrected = monitor.correction.lit(light)
         if due:

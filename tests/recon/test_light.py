@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,6 +94,25 @@ def test_displaced_masks_that_are_alike_show_no_light(seed: int) -> None:
     engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
     GuardedSolver(engine, Guard(correct=False)).measure(calibration.snapshot("s", 0, counts))
     assert engine.masks.correction.light == ()
+
+
+def test_masks_that_shake_show_no_light(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(8)
+    options = {"n_frames": 6, "mask": "moving", "bayer": "RGGB", "scene": "belt", "speed": 0.5}
+    rig = Rig(width_px=SIZE, height_px=SIZE, **options)
+    calibration = rig.calibration
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    solver = GuardedSolver(engine, Guard(every=3, live=True))
+    for snapshot in [rig.snapshot() for _ in range(16)]:
+        monkeypatch.setattr("time.monotonic", lambda now_s=snapshot.id.seq / 4: now_s)
+        assert snapshot.truth is not None
+        y_px, x_px = random.normal(0, 0.5, 2)
+        phi = ndimage.shift(calibration.phi, (0, y_px, x_px), order=3, mode="reflect").clip(0, 1)
+        y = (phi * snapshot.truth / 255).sum(0)
+        counts = np.rint(calibration.dark + calibration.full_scale_dn * y).astype(np.uint16)
+        delivered = solver.solve(replace(snapshot, counts=counts), 1)
+        assert engine.masks.correction.light == (), snapshot.id.seq
+    assert "mask_shift" in {defect.name for defect in delivered.defects}
 
 
 @pytest.mark.parametrize("depth", [0.1, 0.6])
