@@ -117,7 +117,7 @@ class MaskOrderDetector:
         self._usual = deque[float](maxlen=_PAIRS_KEPT)
         self._motions = deque[float](maxlen=_PAIRS_KEPT)
         self._before_doubt = float("inf")
-        """The usual path, relative to the next longer one, before the order was in doubt."""
+        """The usual path, relative to the next longer one, before the order became uncertain."""
         self._cold_starts = self._unusual = 0
         self._was_warm = True
         self.first_mask: int | None = None
