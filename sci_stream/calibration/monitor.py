@@ -254,6 +254,7 @@ class CalibrationMonitor:
         lit = brightness is not None and brightness >= DARK
         fit = self._fit_masks(y, valid, lit=lit)
         trusted = fit if fit is not None and self._is_trusted(fit) else None
+        self.moves = False
         if trusted is not None:
             self._follow(trusted)
             if self._correct:
@@ -380,13 +381,11 @@ class CalibrationMonitor:
         new = fit.displacement
         known = self._displacement
         if known is not None:
-            moving = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
-            self.moves = moving
-            self._calm = 0 if moving else self._calm + 1
+            self.moves = _distance_px(new, known) >= _MOVING_PX + 3 * fit.shift_sd_px
+            self._calm = 0 if self.moves else self._calm + 1
             if known.base_px == new.base_px:
-                new = known.blended(
-                    new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1))
-                )
+                newest = _NEWEST if self.moves else max(_NEWEST_AT_REST, 1 / (self._calm + 1))
+                new = known.blended(new, newest)
         self._displacement = new
 
     def _update_correction(self, y: F32, valid: Flags, fit: MaskFit, snapshot: Snapshot) -> None:

@@ -37,6 +37,25 @@ def test_warm_and_cold_pixels_are_left_out(bayer: str, dn: float) -> None:
     assert "left out" in defects_of(flags)[0].text
 
 
+@pytest.mark.parametrize("dn", [4095.0, -4095.0])
+def test_few_saturated_and_dead_pixels_are_left_out(dn: float) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random", bayer="RGGB")
+    places = np.zeros((128, 128), np.bool_)
+    places[5:120:16, 5:120:16] = True
+    flags = found(rig, places, dn)
+    assert (flags & places).sum() > 0.7 * places.sum()
+    assert (flags & ~places).mean() < 0.001
+
+
+def test_dark_neighbours_are_no_dead_pixels() -> None:
+    """They are the edge of a thing, such as a balloon that bursts."""
+    rig = Rig(width_px=128, height_px=128, mask="random")
+    places = np.zeros((128, 128), np.bool_)
+    places[5:120:20, 5:120:20] = True
+    places |= np.roll(places, 1, 1)
+    assert not found(rig, places, -4095.0).any()
+
+
 @pytest.mark.parametrize("scene", ["fast", "slow", "static"])
 def test_right_pixels_are_no_defect(scene: str) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
