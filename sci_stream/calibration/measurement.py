@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -359,20 +360,9 @@ def _flag_defects(dark: FrameMean, light: F64, conditions: MeasurementConditions
 
 
 def surroundings(image: F64) -> F64:
-    """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along
-    the axes.
-    """
-    out = image
-    for axis in (0, 1):
-        size = min(15, image.shape[axis])
-        before = size // 2
-        pad = [(0, 0), (0, 0)]
-        pad[axis] = (before + 1, size - 1 - before)
-        sums = np.cumsum(np.pad(out, pad, mode="edge"), axis=axis)
-        count = image.shape[axis]
-        high = np.take(sums, range(size, size + count), axis=axis)
-        out = (high - np.take(sums, range(count), axis=axis)) / size
-    return out
+    """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels."""
+    height, width = (min(15, size) for size in image.shape)
+    return np.asarray(cv2.blur(image, (width, height), borderType=cv2.BORDER_REPLICATE), np.float64)
 
 
 def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: Flags) -> float | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 
 from sci_stream.model import F64, Array, BayerPhase, Flags
 from sci_stream.optics import bayer as mosaics
 
 _BLUR_PX = 3.0
+_REFLECTED = cv2.BORDER_REFLECT_101
 MATCH = 0.3
 """Correlation from which masks belong to y: between that of wrong masks, 0.15, and of right ones,
 0.49."""
@@ -57,20 +59,10 @@ def modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64,
 def local_mean(image: F64, bayer: BayerPhase | None) -> F64:
     """Return the mean around each pixel, of those of its colour."""
     if bayer is None:
-        return _blurred(_blurred(image, _BLUR_PX).T, _BLUR_PX).T
+        height, width = (2 * min(round(3 * _BLUR_PX), size - 1) + 1 for size in image.shape)
+        blurred = cv2.GaussianBlur(image, (width, height), _BLUR_PX, borderType=_REFLECTED)
+        return np.asarray(blurred, np.float64)
     return mosaics.merge(np.stack([local_mean(plane, None) for plane in mosaics.split(image)]))
-
-
-def _blurred(image: F64, sigma: float) -> F64:
-    """Return an image blurred by a Gaussian along its columns."""
-    reach = min(round(3 * sigma), len(image) - 1)
-    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    padded = np.pad(image, ((reach, reach), (0, 0)), mode="reflect")
-    shifted = (
-        weight * padded[start : start + len(image)]
-        for start, weight in enumerate(weights / weights.sum())
-    )
-    return np.asarray(sum(shifted), np.float64)
 
 
 def correlation(a: F64, b: F64, where: Flags) -> float:
