@@ -238,7 +238,8 @@ def test_truth_shows_the_order_of_the_masks(y: Array, masks: Array, scene: Array
 def test_fit_is_largest_for_the_masks_of_the_snapshot(y: Array, masks: Array) -> None:
     more = np.concatenate([masks, np.random.default_rng(5).permutation(masks)])
     fits = [mask_fit(y, more[:n]) for n in range(1, len(more) + 1)]
-    assert int(np.argmax(fits)) == B - 1
+    # Twice each mask has the same light.
+    assert max(fits[: B - 1] + fits[B:-1]) < fits[B - 1]
 
 
 @pytest.mark.parametrize(
