@@ -49,6 +49,10 @@ def with_gains(counts: Array, _before: Array) -> Array:
     return counts * gains
 
 
+def in_other_light(counts: Array, _before: Array) -> Array:
+    return counts * np.random.default_rng(int(counts.sum())).uniform(0.6, 1)
+
+
 def names(rig: Rig, fault: Fault) -> list[str]:
     """Return the names of what snapshots and their true frames show."""
     sensor = SensorFaults(rig.calibration, paced=False)
@@ -63,6 +67,8 @@ def names(rig: Rig, fault: Fault) -> list[str]:
         frames = snapshot.truth / np.float32(255)
         # A solve explains lag and uneven light by its frames.
         video = frames + np.float32(0.1) * frames_before if fault is with_lag else frames
+        if fault is in_other_light:
+            video = frames * np.float32(fault(light, before).sum() / light.sum())
         if fault in (with_taps, with_stray_light):
             offset = (fault(light, before) - light) / rig.calibration.full_scale_dn
             video = frames + (offset / rig.calibration.phi.sum(0).mean()).astype(np.float32)
@@ -92,6 +98,13 @@ def test_fault_of_sensor_is_named(bayer: str, fault: Fault, expected: list[str])
 @pytest.mark.parametrize("mask", ["random", "shifting"])
 def test_right_sensor_has_no_fault(scene: str, mask: str) -> None:
     assert names(Rig(width_px=128, height_px=128, mask=mask, scene=scene), right) == []
+
+
+@pytest.mark.parametrize("scene", ["static", "drops"])
+def test_light_that_flickers_shows_no_gains_of_pixels(scene: str) -> None:
+    """The same scene in another light has its texture in common."""
+    rig = Rig(width_px=128, height_px=128, mask="random", scene=scene)
+    assert names(rig, in_other_light) == []
 
 
 @pytest.mark.parametrize("scene", ["pan", "belt"])

@@ -440,8 +440,11 @@ def _common(a: _Look, b: _Look) -> F64:
     """Return the sums of products and of squares of two rests, and the number of pixels, of each
     block, where the scene differs.
     """
-    brighter = np.maximum(a.picture, b.picture)
-    chosen = np.abs(a.picture - b.picture) > _CHANGED * brighter
+    # A scene in another light is the same scene.
+    ratio = float(np.median(a.picture)) / max(float(np.median(b.picture)), _TINY)
+    as_bright = ratio * b.picture
+    brighter = np.maximum(a.picture, as_bright)
+    chosen = np.abs(a.picture - as_bright) > _CHANGED * brighter
     chosen &= np.minimum(a.picture, b.picture) > _DARK
     chosen &= np.maximum(np.abs(a.rest), np.abs(b.rest)) < _EDGE
     squares = (a.rest**2 + b.rest**2) / 2
