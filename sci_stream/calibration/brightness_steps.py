@@ -80,7 +80,7 @@ class BrightnessSteps:
         self._usual_of_many = deque[float](maxlen=_USUAL_PAIRS)
         self._steps = 0.0
         self._drifts = 0.0
-        """The step over many snapshots, before it is certain."""
+        """The last step over many snapshots; another one must follow before it counts."""
         self._largest = 0.0
         self._latest = deque[bool](maxlen=_LASTS)
         """Whether the last snapshots had another brightness than the first one."""
@@ -133,9 +133,9 @@ class BrightnessSteps:
         """The change that lasts; empty for none."""
         if sum(self._jumps) >= _UNSTEADY:
             text = (
-                f"the brightness changes from snapshot to snapshot, by up to "
-                f"{math.expm1(self._largest):.0%}, everywhere alike: look at the lamp and its "
-                "supply, and at the trigger of the exposure"
+                "the light flickers: the brightness changes from snapshot to snapshot, by up to "
+                f"{math.expm1(self._largest):.0%}, everywhere alike; look at the lamp, its supply "
+                "and the trigger of the exposure"
             )
         elif sum(self._latest) == _LASTS:
             text = (

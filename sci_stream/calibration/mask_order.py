@@ -183,8 +183,8 @@ class MaskOrderDetector:
         # A warm start keeps the order, right or wrong.
         if is_deciding and (is_warm or not shows_order):
             return
-        is_wrong = self.order[0] in (ROTATED, REVERSED)
-        if is_wrong and is_warm and length > _DOUBT * self._before_doubt:
+        joins_badly = length > _DOUBT * self._before_doubt
+        if is_warm and joins_badly and self.order[0] in (ROTATED, REVERSED):
             return
         self._lengths.append(lengths)
         self._usual.append(length)

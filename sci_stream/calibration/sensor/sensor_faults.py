@@ -116,6 +116,8 @@ class _Look(NamedTuple):
 
     picture: F32
     """Light of the scene, in units of white, without detail."""
+    level: float
+    """Median of the picture."""
     rest: F32
     """Deviation of y from the value by the frames of the neighbours, relative to that value."""
 
@@ -285,7 +287,8 @@ class SensorFaults:
         rest = rest - ring_mean(rest[np.newaxis].astype(np.float32), self._step)[0]
         # Frames change at the start of a run, while they become better; y does not.
         picture = self._mean(np.nan_to_num(y)) / self._light
-        now = _Look(np.asarray(picture, np.float32), rest)
+        level = max(float(np.median(picture)), _TINY)
+        now = _Look(np.asarray(picture, np.float32), level, rest)
         self._pairs.append(np.array([_common(now, other) for other in self._looks]))
         self._looks.append(now)
 
@@ -442,8 +445,7 @@ def _common(a: _Look, b: _Look) -> F64:
     block, where the scene differs.
     """
     # A scene in another light is the same scene.
-    ratio = float(np.median(a.picture)) / max(float(np.median(b.picture)), _TINY)
-    as_bright = ratio * b.picture
+    as_bright = np.float32(a.level / b.level) * b.picture
     brighter = np.maximum(a.picture, as_bright)
     chosen = np.abs(a.picture - as_bright) > _CHANGED * brighter
     chosen &= np.minimum(a.picture, b.picture) > _DARK
