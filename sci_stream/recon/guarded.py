@@ -287,6 +287,8 @@ class GuardedSolver:
         # look like light.
         follows = (is_due or self._light.seen) and not monitor.moves
         light_due = follows or not self._guard.live
+        if not light_due:
+            self._light.skip()
         light = self._light_of(snapshot) if light_due else ()
         corrected = monitor.correction.lit(light)
         if due:

@@ -160,6 +160,10 @@ class LightWatch:
             return self.of_masks
         return tuple(usual.tolist())
 
+    def skip(self) -> None:
+        """Pass over a snapshot whose light is not measured."""
+        self.latest = None
+
     @property
     def of_exposure(self) -> bool:
         """Whether the exposures are not as long as the cycle, or lack a pattern.
